@@ -1,0 +1,103 @@
+"""Networks and losses as pure functions.
+
+A user's `nn.Module` becomes a `Model`; which parameters a task may adapt (*fast*) and which
+all tasks share (*slow*) is decided by parameter name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from warmstart.core.errors import InputError
+from warmstart.core.task import Batch
+from warmstart.core.trees import Params, Tree
+
+
+class Model(NamedTuple):
+    """A network as functions of its parameters."""
+
+    apply: Callable[[Params, Tree], Tensor]  # parameters, x [n, ...] -> outputs [n, out]
+    features: Callable[[Params, Tree], Tensor]  # parameters, x -> what the last layer sees [n, d]
+    params: Params  # as the module had them when it was handed over
+    fast: frozenset[str]  # names of the parameters that a task adapts
+
+    def split(self, params: Params) -> tuple[Params, Params]:
+        """The fast and the slow parameters."""
+        fast = {name: value for name, value in params.items() if name in self.fast}
+        return fast, {name: value for name, value in params.items() if name not in self.fast}
+
+
+class Likelihood(NamedTuple):
+    """How outputs are judged against targets."""
+
+    name: str
+    loss: Callable[[Tensor, Tensor], Tensor]  # outputs [n, out], y [n] -> loss of each row [n]
+    mean: Callable[[Tensor], Tensor]  # outputs -> mean [n], or probabilities [n, classes]
+    curvature: Callable[[Tensor], Tensor]  # outputs -> second derivative of a row's loss, [n, out, out]
+    sample: Callable[[Tensor, Tensor], Tensor]  # outputs, noise like outputs -> a draw of y [n]
+
+
+class _Method(nn.Module):
+    """A module whose forward is one method of another, so that functional_call can reach it."""
+
+    def __init__(self, module: nn.Module, method: str) -> None:
+        super().__init__()
+        self.module, self.method = module, method
+
+    def forward(self, x: Tree) -> Any:
+        return getattr(self.module, self.method)(x)
+
+
+def functional(module: nn.Module, fast: str | Sequence[str] = "*") -> Model:
+    """`nn.Module` -> pure functions. `fast` holds name patterns: `"head.*"` adapts the head only.
+
+    >>> functional(nn.Linear(2, 1), fast="bias").fast
+    frozenset({'bias'})
+    """
+    patterns = [fast] if isinstance(fast, str) else list(fast)
+    params = {name: value.detach().clone() for name, value in module.named_parameters()}
+    buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
+    chosen = frozenset(name for name in params if any(fnmatch(name, pattern) for pattern in patterns))
+    if not chosen:
+        raise InputError(
+            f"a parameter named like {' or '.join(patterns)}", ", ".join(params) or "no parameters", "name one of them"
+        )
+    skeleton = module
+    reach = _Method(module, "features")
+
+    def apply(params: Params, x: Tree) -> Tensor:
+        out: Tensor = torch.func.functional_call(skeleton, {**params, **buffers}, (x,))
+        return out
+
+    def features(params: Params, x: Tree) -> Tensor:
+        if not hasattr(module, "features"):
+            raise InputError(
+                "a module with a method `features`", type(module).__name__, "add features(x), what the last layer sees"
+            )
+        named = {f"module.{name}": value for name, value in {**params, **buffers}.items()}
+        out: Tensor = torch.func.functional_call(reach, named, (x,))
+        return out
+
+    return Model(apply, features, params, chosen)
+
+
+def mean_loss(rows: Tensor, batch: Batch) -> Tensor:
+    """sum w l / sum w over the real rows; 0 when there are none."""
+    weight = batch.w * batch.mask
+    total = weight.sum(-1, keepdim=True)
+    share = weight / torch.where(total > 0, total, torch.ones_like(total))
+    return (rows * share).sum(-1)
+
+
+def task_loss(model: Model, likelihood: Likelihood) -> Callable[[Params, Batch], Tensor]:
+    """The average loss of a task's rows as a function of the parameters."""
+
+    def loss(params: Params, batch: Batch) -> Tensor:
+        return mean_loss(likelihood.loss(model.apply(params, batch.x), batch.y), batch)
+
+    return loss

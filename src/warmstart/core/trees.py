@@ -1,0 +1,131 @@
+"""Trees of tensors: dicts, tuples and named tuples with tensors at the leaves.
+
+`()` is the empty tree; it stands where a method has nothing to keep, since vmap rejects None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+Tree: TypeAlias = Any
+Params: TypeAlias = dict[str, Tensor]
+Structure: TypeAlias = Any  # hashable: None for a leaf, else (type, dict keys or None, children)
+
+
+def flatten(tree: Tree) -> tuple[list[Any], Structure]:
+    """The leaves and the structure that `unflatten` takes.
+
+    >>> leaf_list, structure = flatten({"a": torch.ones(1), "b": ()})
+    >>> len(leaf_list), unflatten(leaf_list, structure)
+    (1, {'a': tensor([1.]), 'b': ()})
+    """
+    found: list[Any] = []
+    return found, _flatten(tree, found)
+
+
+def _flatten(tree: Tree, found: list[Any]) -> Structure:
+    if isinstance(tree, dict):
+        return (dict, tuple(tree), tuple([_flatten(child, found) for child in tree.values()]))
+    if isinstance(tree, (tuple, list)):
+        return (type(tree), None, tuple([_flatten(child, found) for child in tree]))
+    found.append(tree)
+    return None
+
+
+def unflatten(leaf_list: list[Any], structure: Structure) -> Tree:
+    return _unflatten(iter(leaf_list), structure)
+
+
+def _unflatten(source: Iterator[Any], structure: Structure) -> Tree:
+    if structure is None:
+        return next(source)
+    kind, keys, children = structure
+    parts = [_unflatten(source, child) for child in children]
+    if keys is not None:
+        return dict(zip(keys, parts, strict=True))
+    return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
+
+
+def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+    """Apply `fn` leaf by leaf; `rest` must have the structure of `tree`."""
+    if isinstance(tree, dict):
+        return {name: tree_map(fn, child, *(other[name] for other in rest)) for name, child in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        parts = [tree_map(fn, *children) for children in zip(tree, *rest, strict=True)]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return fn(tree, *rest)
+
+
+def leaves(tree: Tree) -> list[Any]:
+    return flatten(tree)[0]
+
+
+def named_leaves(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
+    """The leaves by their path, for files.
+
+    >>> list(named_leaves({"a": torch.ones(1), "b": (torch.ones(1), torch.ones(1))}))
+    ['a', 'b/0', 'b/1']
+    """
+    if isinstance(tree, dict):
+        parts: Any = tree.items()
+    elif isinstance(tree, (tuple, list)):
+        parts = zip(getattr(tree, "_fields", range(len(tree))), tree, strict=True)
+    else:
+        return {prefix: tree}
+    named: dict[str, Tensor] = {}
+    for name, child in parts:
+        named |= named_leaves(child, f"{prefix}/{name}" if prefix else str(name))
+    return named
+
+
+def fill(tree: Tree, named: dict[str, Tensor]) -> Tree:
+    """A tree of the structure of `tree` with the leaves of `named_leaves`."""
+    return unflatten([named[path] for path in named_leaves(tree)], flatten(tree)[1])
+
+
+def add(a: Tree, b: Tree) -> Tree:
+    return tree_map(torch.add, a, b)
+
+
+def scale(tree: Tree, factor: float | Tensor) -> Tree:
+    return tree_map(lambda leaf: leaf * factor, tree)
+
+
+def zeros_like(tree: Tree) -> Tree:
+    return tree_map(torch.zeros_like, tree)
+
+
+def dot(a: Tree, b: Tree) -> Tensor:
+    """The inner product over all leaves."""
+    total = torch.zeros(())
+    for left, right in zip(leaves(a), leaves(b), strict=True):
+        total = total.to(left) + (left * right).sum()
+    return total
+
+
+def take(tree: Tree, index: Any) -> Tree:
+    """`leaf[index]` for every leaf: one task of a stack, or a slice of it."""
+    return tree_map(lambda leaf: leaf[index], tree)
+
+
+def stack(trees: list[Tree]) -> Tree:
+    """Trees of one structure to one tree with a leading axis."""
+    return tree_map(lambda *parts: torch.stack(parts), trees[0], *trees[1:])
+
+
+def concat(trees: list[Tree]) -> Tree:
+    """Stacks joined along their leading axis."""
+    return tree_map(lambda *parts: torch.cat(parts), trees[0], *trees[1:])
+
+
+def expand(tree: Tree, count: int) -> Tree:
+    """The same tree for `count` tasks, without copying."""
+    return tree_map(lambda leaf: leaf.expand(count, *leaf.shape), tree)
+
+
+def to_device(tree: Tree, device: torch.device | str) -> Tree:
+    return tree_map(lambda leaf: leaf.to(device), tree)

@@ -1,0 +1,129 @@
+"""The one loop of every trainer: (state, batch) -> (state, info), with progress, checkpoints and exact resume.
+
+A batch is a function of the step's number, so a checkpoint is the state and a number, and a
+resumed run on a CPU ends with the bits of an uninterrupted one.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from warmstart.core import InputError
+from warmstart.core.trees import Tree, fill, leaves, named_leaves, to_device, tree_map
+from warmstart.engine.files import read_tensors, same_tensors, write_tensors, write_text
+
+CHECKPOINT = "checkpoint.safetensors"
+LOG = "log.jsonl"
+
+
+class Watch(NamedTuple):
+    """Looks at the state now and then. `memo` is a tree of tensors, kept in the checkpoint."""
+
+    memo: Tree
+    look: Callable[[Tree, int, Any], tuple[Tree, bool, dict[str, float]]]  # -> memo, stop, what to log
+
+
+class Progress(NamedTuple):
+    """Told how far a run is; the library itself prints nothing."""
+
+    update: Callable[[int, int, dict[str, float]], None]  # done, of, figures
+
+
+SILENT = Progress(lambda done, of, figures: None)
+NO_WATCH = Watch((), lambda memo, step, state: (memo, False, {}))
+
+
+def run(
+    update: Callable[[Any, Any], tuple[Any, Any]],
+    state: Any,
+    source: Callable[[int], Any],
+    steps: int,
+    *,
+    folder: Path | None = None,
+    every: int = 500,
+    watch: Watch = NO_WATCH,
+    progress: Progress = SILENT,
+    record: Callable[[int, dict[str, float]], None] | None = None,
+) -> tuple[Any, Tree]:
+    """Run `update` for steps 0 .. steps - 1 and give the last state and the watch's memo.
+
+    Every `every` steps: the figures are logged, the watch looks (and may stop the run), and with a
+    folder a checkpoint is written. A run in a folder that holds a checkpoint goes on from there;
+    an interrupt writes one first. A loss that is not finite stops the run.
+    """
+    memo, done, stopped = watch.memo, 0, False
+    if folder is not None and (folder / CHECKPOINT).exists():
+        state, memo, done, stopped = _resume(folder, state, memo)
+    losses: list[Tensor] = []
+    began, first = time.perf_counter(), done
+    try:
+        while done < steps and not stopped:
+            state, info = update(state, source(done))
+            losses.append(info.loss)
+            done += 1
+            if done % every == 0 or done == steps:
+                loss = torch.stack(losses).mean().item()
+                losses.clear()
+                _check(loss, done, folder)
+                memo, stopped, figures = watch.look(memo, done, state)
+                rate = (done - first) / (time.perf_counter() - began)
+                figures = {"loss": loss, **figures, "per_second": rate}
+                progress.update(done, steps, figures)
+                if record is not None:
+                    record(done, figures)
+                if folder is not None:
+                    _log(folder, done, figures)
+                    _checkpoint(folder, state, memo, done, stopped)
+    except KeyboardInterrupt:
+        if folder is not None and all(torch.isfinite(loss).all() for loss in losses):
+            _checkpoint(folder, state, memo, done, stopped)
+        raise
+    return own_memory(state), memo
+
+
+def own_memory(state: Any) -> Any:
+    """A copy: a replayed graph goes on overwriting the state it returns."""
+    return tree_map(lambda leaf: leaf.detach().clone(), state)
+
+
+def _check(loss: float, done: int, folder: Path | None) -> None:
+    if loss == loss and abs(loss) != float("inf"):
+        return
+    where = "no checkpoint was kept"
+    if folder is not None and (folder / CHECKPOINT).exists():
+        where = f"the last good checkpoint is {folder / CHECKPOINT}"
+    raise InputError("a finite loss", f"{loss} before step {done}", f"lower the learning rates; {where}")
+
+
+def _checkpoint(folder: Path, state: Any, memo: Tree, done: int, stopped: bool) -> None:
+    tensors = named_leaves({"state": state, "memo": memo})
+    metadata = {"done": str(done), "stopped": str(int(stopped))}
+    write_tensors(folder / CHECKPOINT, tensors, metadata)
+
+
+def _resume(folder: Path, state: Any, memo: Tree) -> tuple[Any, Tree, int, bool]:
+    path = folder / CHECKPOINT
+    wanted = {"state": state, "memo": memo}
+    found, metadata = read_tensors(path)
+    same_tensors(found, named_leaves(wanted), path)
+    device = leaves(state)[0].device if leaves(state) else "cpu"
+    filled = to_device(fill(wanted, found), device)
+    done = int(metadata["done"])
+    log = folder / LOG
+    if log.exists():  # lines after the checkpoint belong to steps that will run again
+        lines = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= done]
+        write_text(log, "".join(f"{line}\n" for line in lines))
+    return filled["state"], filled["memo"], done, metadata["stopped"] == "1"
+
+
+def _log(folder: Path, done: int, figures: dict[str, float]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / LOG).open("a") as file:
+        file.write(json.dumps({"step": done, **figures}) + "\n")

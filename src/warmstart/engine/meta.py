@@ -1,0 +1,86 @@
+"""The meta-update: sum the contributions of a stack of tasks, in chunks and over processes, then update."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+
+from warmstart.core import Learner, Prediction, Task, Tree, adapt
+from warmstart.core.trees import add, concat, leaves, take
+from warmstart.engine.ranks import sum_over_ranks
+from warmstart.engine.stage import PLAIN, Stage
+
+
+class Feed(NamedTuple):
+    """What one meta-update takes."""
+
+    tasks: Task
+    noise: Tree = ()
+
+
+def chunks(count: int, size: int | None) -> list[slice]:
+    """Slices of at most `size` tasks; one slice when there is no limit.
+
+    >>> chunks(5, 2)
+    [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
+    """
+    size = size or max(count, 1)
+    return [slice(i, min(i + size, count)) for i in range(0, count, size)]
+
+
+def sum_meta_grad(learner: Learner, state: Any, feed: Feed, chunk: int | None = None) -> tuple[Any, Any]:
+    """Delta and Info of a stack, never more than `chunk` tasks at once."""
+    total: Any = None
+    for part in chunks(len(feed.tasks.key), chunk):
+        found = learner.meta_grad(state, *take(tuple(feed), part))
+        total = found if total is None else add(total, found)
+    delta, info = total
+    return delta, info
+
+
+def meta_update(
+    learner: Learner, chunk: int | None = None, stage: Stage = PLAIN
+) -> Callable[[Any, Feed], tuple[Any, Any]]:
+    """(State, Feed) -> (State, Info per task): the function that `loop` runs and `capture` records.
+
+    Under torchrun every process brings its own tasks and all end with the same state.
+    """
+    update = stage.run(learner.update)
+
+    def run(state: Any, feed: Feed) -> tuple[Any, Any]:
+        delta, info = sum_meta_grad(learner, state, feed, chunk)
+        like = leaves(info)[0]
+        count = torch.full((), float(len(feed.tasks.key)), device=like.device, dtype=like.dtype)
+        delta, info, count = sum_over_ranks((delta, info, count))
+        return update(state, delta, count), take_mean(info, count)
+
+    return run
+
+
+def take_mean(info: Any, count: torch.Tensor) -> Any:
+    return type(info)(*(leaf / count for leaf in info))
+
+
+def predict_stack(
+    learner: Learner,
+    state: Any,
+    tasks: Task,
+    noise: Tree = (),
+    steps: int | None = None,
+    chunk: int | None = None,
+) -> Prediction:
+    """Adapt to every task's support and predict its query rows. `noise` is (step noise, predict noise)."""
+
+    def one(task: Task, noise: Tree) -> Prediction:
+        steps_noise, predict_noise = noise or ((), ())
+        adapted = adapt(learner, state, task.support, task.descriptor, steps_noise, steps)
+        return learner.predict(state, adapted, task.query.x, predict_noise)
+
+    with torch.no_grad():
+        parts = [
+            torch.func.vmap(one)(*take((tasks, noise), part)) for part in chunks(len(tasks.key), chunk)
+        ]
+        result: Prediction = concat(parts)
+    return result

@@ -1,0 +1,160 @@
+"""Stages: pure functions that the engine runs many times, as they are, traced or compiled.
+
+A learner hands its inner step to a `Stage` once, when it is built. `PLAIN` leaves it to
+`torch.func`; `TRACED` records the ATen operations at the first call for each set of shapes and
+then runs only those; `COMPILED` gives the recording to inductor. A step is recorded alone, so
+the cost of compiling does not grow with the number of inner steps.
+
+A stage may depend on nothing but its arguments: a tensor it closes over would be frozen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, fx
+from torch.func import vjp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from warmstart.core.trees import Tree, flatten, unflatten
+from warmstart.engine.recording import cut, simplify
+
+F = TypeVar("F", bound=Callable[..., Any])
+Program = Callable[..., Any]
+Build = Callable[[fx.GraphModule, list[Tensor]], Program]
+
+
+class Pullback(NamedTuple):
+    """A function and its derivative. `forward(*args)` gives (result, saved); `backward(saved, cotangent)`
+    gives the cotangents of the first two arguments."""
+
+    forward: Callable[..., tuple[Any, Any]]
+    backward: Callable[[Any, Any], tuple[Any, Any]]
+
+
+class Stage(NamedTuple):
+    """How functions are run. `stack` and `differentiate` take a function of ONE task, whose first
+    argument all tasks share, and give it for a stack of tasks."""
+
+    run: Callable[[F], F]  # the function itself
+    stack: Callable[[Callable[..., Any]], Callable[..., Any]]  # shared, then arguments with a task axis
+    differentiate: Callable[[Callable[..., Any]], Pullback]  # the same, with its pullback
+
+
+def over_tasks(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """The reference semantics of a stack: vmap over every argument but the first."""
+    return lambda shared, *rest: vmap(fn, in_dims=(None, *(0 for _ in rest)))(shared, *rest)
+
+
+def _as_is(fn: F) -> F:
+    return fn
+
+
+def _functional(fn: Callable[..., Any]) -> Pullback:
+    stacked = over_tasks(fn)
+
+    def forward(first: Tree, second: Tree, *rest: Tree) -> tuple[Any, Any]:
+        result: tuple[Any, Any] = vjp(lambda a, b: stacked(a, b, *rest), first, second)
+        return result
+
+    return Pullback(forward, lambda saved, cotangent: saved(cotangent))
+
+
+def _recorded(build: Build) -> Stage:
+    """A stage that records, then runs what `build` makes of the recording."""
+
+    def run(fn: F) -> F:
+        programs: dict[Any, tuple[Program, Any]] = {}
+
+        def call(*args: Tree) -> Tree:
+            inputs, kind = signature(args)
+            if kind not in programs:
+                graph, example, structure = record(fn, inputs, kind[0])
+                programs[kind] = _built(build, graph, example), structure
+            program, structure = programs[kind]
+            with torch.no_grad():
+                return unflatten(list(program(*inputs)), structure)
+
+        return call  # type: ignore[return-value]
+
+    def differentiate(fn: Callable[..., Any]) -> Pullback:
+        programs: dict[Any, tuple[Program, Program, list[int], int, Any, Any]] = {}
+        stacked = over_tasks(fn)
+
+        def prepare(inputs: list[Tensor], structure: Any, args: tuple[Tree, ...]) -> Any:
+            shapes, out = flatten(stacked(*args))
+
+            def joint(args: tuple[Tree, ...], cotangent: Tree) -> tuple[Any, Any]:
+                result, pullback = vjp(lambda a, b: stacked(a, b, *args[2:]), args[0], args[1])
+                return result, pullback(cotangent)
+
+            graph, example, _ = record(joint, inputs + shapes, (tuple, None, (structure, out)))
+            halves = cut(graph, len(inputs), len(shapes))
+            forward = _built(build, halves.forward, example[: len(inputs)])
+            with torch.no_grad():
+                saved = list(halves.forward(*example[: len(inputs)]))[len(shapes) :]
+            backward = _built(
+                build, halves.backward, [inputs[i] for i in halves.kept] + saved + example[len(inputs) :]
+            )
+            pulled = flatten((args[0], args[1]))[1]
+            return forward, backward, halves.kept, len(shapes), out, pulled
+
+        def forward(*args: Tree) -> tuple[Any, Any]:
+            inputs, kind = signature(args)
+            if kind not in programs:
+                programs[kind] = prepare(inputs, kind[0], args)
+            program, backward, kept, results, out, pulled = programs[kind]
+            with torch.no_grad():
+                values = list(program(*inputs))
+            saved = [inputs[i] for i in kept] + values[results:]
+            return unflatten(values[:results], out), (backward, saved, pulled)
+
+        def backward(saved: Any, cotangent: Any) -> tuple[Any, Any]:
+            program, values, pulled = saved
+            with torch.no_grad():
+                found = program(*values, *signature(cotangent)[0])
+            result: tuple[Any, Any] = unflatten(list(found), pulled)
+            return result
+
+        return Pullback(forward, backward)
+
+    return Stage(run, lambda fn: run(over_tasks(fn)), differentiate)
+
+
+def _built(build: Build, graph: fx.GraphModule, example: list[Tensor]) -> Program:
+    with torch.no_grad():
+        return build(graph, example)
+
+
+def signature(args: Tree) -> tuple[list[Tensor], Any]:
+    """The leaves, contiguous as they are recorded, and what a recording depends on."""
+    inputs, structure = flatten(args)
+    inputs = [leaf if leaf.is_contiguous() else leaf.contiguous() for leaf in inputs]
+    return inputs, (structure, tuple([(leaf.shape, leaf.dtype, leaf.device) for leaf in inputs]))
+
+
+def record(fn: Callable[..., Tree], inputs: list[Tensor], structure: Any) -> tuple[fx.GraphModule, list[Tensor], Any]:
+    """The operations of `fn` on flat inputs, example inputs, and the structure of its result."""
+    found: list[Any] = []
+
+    def flat(*leaf_list: Tensor) -> list[Tensor]:
+        outputs, result = flatten(fn(*unflatten(list(leaf_list), structure)))
+        found.append(result)
+        return outputs
+
+    # copies: make_fx merges inputs that are one tensor object
+    example = [leaf.detach().clone(memory_format=torch.contiguous_format) for leaf in inputs]
+    return simplify(make_fx(flat)(*example)), example, found[0]
+
+
+def _inductor(graph: fx.GraphModule, example: list[Tensor]) -> Program:
+    from torch import _inductor as inductor  # imported here: loading it takes seconds
+
+    return inductor.compile(graph, example)
+
+
+PLAIN = Stage(_as_is, over_tasks, _functional)
+TRACED = _recorded(lambda graph, example: graph.forward)
+COMPILED = _recorded(_inductor)

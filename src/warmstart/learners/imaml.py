@@ -1,0 +1,88 @@
+"""iMAML: adapt to the minimum of a proximal problem and differentiate the minimum, not the path.
+
+    phi_t = argmin L(phi; support_t) + prox / 2 ||phi - theta||^2      (inner_steps of descent)
+    d phi_t / d theta = (I + H_t / prox)^-1,   H_t = Hessian of L(phi_t; support_t)
+    theta <- theta - outer_lr * sum_t (I + H_t / prox)^-1 grad L(phi_t; query_t)
+
+The inverse is applied by conjugate gradient with Hessian-vector products, so memory does not
+grow with the inner steps. Without conjugate-gradient steps it is the plain gradient at phi_t.
+
+Rajeswaran, Finn, Kakade and Levine, 2019. Differs from the paper: see docs/methods/imaml.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch.func import grad, vjp
+
+from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Prediction, Task, Tree, task_loss
+from warmstart.core.trees import add, expand, scale, tree_map
+from warmstart.engine.stage import PLAIN, Stage
+from warmstart.engine.unroll import last, value_and_grad
+from warmstart.maths.descent import Inner, finish
+from warmstart.maths.optim import named
+from warmstart.maths.outer import Delta, Info, State, outer
+from warmstart.maths.solve import conjugate_gradient
+
+
+@dataclass(frozen=True)
+class Config:
+    inner_lr: float = 0.01
+    inner_steps: int = 16  # of training
+    test_steps: int = 16  # of adaptation, unless the caller says otherwise
+    inner: str = "sgd"  # sgd, momentum or adam
+    prox: float = 2.0  # strength that ties a task to theta
+    solve_steps: int = 5  # of conjugate gradient; 0 uses the plain gradient
+    damping: float = 1.0  # added to the curvature
+    outer_lr: float = 1e-3
+    outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
+    weight_decay: float = 0.0
+
+
+def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
+    if len(model.fast) != len(model.params):
+        raise InputError("a model whose parameters are all fast", "some slow ones", "use maml for a fast/slow split")
+    loss = task_loss(model, likelihood)
+    optimiser = named(cfg.inner)
+    out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
+
+    def start(state: State, descriptor: Tree) -> Inner:
+        return Inner(state.theta, optimiser.init(state.theta))
+
+    def descend(theta: Params, inner: Inner, batch: Batch, noise: Tree) -> Inner:
+        pull = tree_map(lambda phi, anchor: cfg.prox * (phi - anchor), inner.phi, theta)
+        grads = add(grad(loss)(inner.phi, batch), pull)
+        return Inner(*optimiser.update(inner.phi, grads, inner.opt, cfg.inner_lr))
+
+    def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
+        return descend(state.theta, inner, batch, noise)
+
+    def predict(state: State, adapted: Params, x: Tree, noise: Tree) -> Any:
+        return Prediction(likelihood.mean(model.apply(adapted, x)))
+
+    def solve(nothing: Tree, phi: Params, support: Batch, target: Params) -> Params:
+        """(I + (H + damping) / prox)^-1 target, for one task."""
+
+        def curved(v: Params) -> Params:
+            (product,) = vjp(lambda p: grad(loss)(p, support), phi)[1](v)  # H is symmetric
+            return add(scale(v, 1 + cfg.damping / cfg.prox), scale(product, 1 / cfg.prox))
+
+        return conjugate_gradient(curved, target, cfg.solve_steps)
+
+    ahead = last(descend, stage)
+    judged = value_and_grad(lambda nothing, phi, query: loss(phi, query), stage)
+    solved = stage.stack(solve)
+
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+        count = len(tasks.key)
+        opt = optimiser.init(state.theta)
+        first = Inner(expand(state.theta, count), expand(opt, count))
+        inner = ahead(state.theta, first, tasks.support, (), cfg.inner_steps)
+        value, _, cotangent = judged((), inner.phi, tasks.query)
+        if cfg.solve_steps:
+            cotangent = solved((), inner.phi, tasks.support, cotangent)
+        return Delta(tree_map(lambda leaf: leaf.sum(0), cotangent)), Info(value)
+
+    return Learner(out.init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps)

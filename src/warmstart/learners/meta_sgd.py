@@ -1,0 +1,81 @@
+"""Meta-SGD: learn the initialisation and a learning rate for every parameter.
+
+    phi_t = theta - alpha * grad L(theta; support_t)           (alpha shaped like theta, inner_steps times)
+    (theta, alpha) <- (theta, alpha) - outer_lr * grad sum_t L(phi_t; query_t)
+
+Li, Zhou, Chen and Li, 2017. Differs from the paper: see docs/methods/meta_sgd.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warmstart.core import Batch, Learner, Likelihood, Model, Params, Task, Tree, task_loss
+from warmstart.core.trees import add, expand, tree_map, zeros_like
+from warmstart.engine.stage import PLAIN, Stage
+from warmstart.engine.unroll import unroll, value_and_grad
+from warmstart.maths.descent import Inner, descent, finish
+from warmstart.maths.optim import named
+from warmstart.maths.outer import Delta, Info, State, outer
+
+
+@dataclass(frozen=True)
+class Config:
+    inner_lr: float = 0.01  # where every rate starts
+    inner_steps: int = 1  # of training
+    test_steps: int = 1  # of adaptation: the rates are learned for so many steps
+    inner: str = "sgd"  # sgd, momentum or adam
+    recompute: bool = False  # keep only the states between inner steps: less memory, a third more time
+    outer_lr: float = 1e-3
+    outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
+    weight_decay: float = 0.0
+
+
+def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
+    loss = task_loss(model, likelihood)
+    inner_loop = descent(model, likelihood, named(cfg.inner))
+    out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
+
+    def init(params: Params) -> State:
+        """theta holds the parameters under `params` and the rates of the fast ones under `rates`."""
+        fast, _ = model.split(params)
+        rates = {name: torch.full_like(value, cfg.inner_lr) for name, value in fast.items()}
+        return out.init({"params": params, "rates": rates})
+
+    def start(state: State, descriptor: Tree) -> Inner:
+        return inner_loop.start(model.split(state.theta["params"])[0])
+
+    def descend(shared: Tree, inner: Inner, batch: Batch, noise: Tree) -> Inner:
+        return inner_loop.step(shared["slow"], inner, batch, shared["rates"])
+
+    def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
+        slow = model.split(state.theta["params"])[1]
+        return descend({"slow": slow, "rates": state.theta["rates"]}, inner, batch, noise)
+
+    def predict(state: State, adapted: Params, x: Tree, noise: Tree) -> Any:
+        return inner_loop.predict(model.split(state.theta["params"])[1], adapted, x)
+
+    def judge(slow: Params, phi: Params, query: Batch) -> Tensor:
+        return loss({**slow, **phi}, query)
+
+    loop = unroll(descend, stage, cfg.recompute)
+    judged = value_and_grad(judge, stage)
+
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+        fast, slow = model.split(state.theta["params"])
+        shared = {"slow": slow, "rates": state.theta["rates"]}
+        count = len(tasks.key)
+        first = Inner(expand(fast, count), expand(inner_loop.start(fast).opt, count))
+        inner, tape = loop.run(shared, first, tasks.support, (), cfg.inner_steps)
+        value, slow_grad, cotangent = judged(slow, inner.phi, tasks.query)
+        through, pulled = loop.pull(tape, Inner(cotangent, zeros_like(inner.opt)))
+        fast_grad = tree_map(lambda leaf: leaf.sum(0), pulled.phi)
+        grads = {**add(slow_grad, through["slow"]), **fast_grad}
+        ordered = {name: grads[name] for name in state.theta["params"]}
+        return Delta({"params": ordered, "rates": through["rates"]}), Info(value)
+
+    return Learner(init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps)

@@ -1,0 +1,108 @@
+"""Optimisers as init/update pairs of pure functions, for the inner and the outer loop alike.
+
+Each agrees with its namesake in `torch.optim` to rounding. The learning rate is an argument of
+`update`: a number, a tensor, or a tree of tensors shaped like the parameters (Meta-SGD).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from warmstart.core import InputError
+from warmstart.core.trees import Tree, flatten, leaves, tree_map, unflatten, zeros_like
+
+
+class Optimiser(NamedTuple):
+    """`init(params)` gives the state; `update(params, grads, state, lr)` gives new parameters and state."""
+
+    init: Callable[[Tree], Any]
+    update: Callable[[Tree, Tree, Any, Any], tuple[Tree, Any]]
+
+
+class AdamState(NamedTuple):
+    count: Tensor  # updates done
+    m: Tensor  # [parameters]
+    v: Tensor
+
+
+def descend(params: Tree, direction: Tree, lr: float | Tensor | Tree) -> Tree:
+    """params - lr * direction, with one rate for all or a rate for each entry."""
+    if isinstance(lr, (int, float)):
+        return tree_map(lambda p, d: torch.sub(p, d, alpha=lr), params, direction)
+    if isinstance(lr, Tensor):
+        return tree_map(lambda p, d: p - lr * d, params, direction)
+    return tree_map(lambda p, d, rate: p - rate * d, params, direction, lr)
+
+
+def sgd() -> Optimiser:
+    """Plain gradient descent; no state."""
+    return Optimiser(lambda params: (), lambda params, grads, state, lr: (descend(params, grads, lr), ()))
+
+
+def momentum(beta: float = 0.9) -> Optimiser:
+    """v <- beta v + g; params <- params - lr v."""
+
+    def update(params: Tree, grads: Tree, state: Tree, lr: Any) -> tuple[Tree, Tree]:
+        velocity = tree_map(lambda v, g: beta * v + g, state, grads)
+        return descend(params, velocity, lr), velocity
+
+    return Optimiser(zeros_like, update)
+
+
+def adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, weight_decay: float = 0.0) -> Optimiser:
+    """Adam; with `weight_decay`, AdamW (decay apart from the gradient, scaled by lr).
+
+    The moments of all parameters lie in one vector, so that a step is a dozen operations
+    however many layers there are.
+    """
+
+    def init(params: Tree) -> AdamState:
+        flat = torch.zeros_like(torch.cat([leaf.reshape(-1) for leaf in leaves(params)]))
+        return AdamState(flat.new_zeros(()), flat, flat.clone())
+
+    def update(params: Tree, grads: Tree, state: AdamState, lr: Any) -> tuple[Tree, AdamState]:
+        parts, structure = flatten(grads)
+        g = torch.cat([part.reshape(-1) for part in parts])
+        count = state.count + 1
+        m = b1 * state.m + (1 - b1) * g
+        v = b2 * state.v + (1 - b2) * g * g
+        # the tiny number keeps the derivative finite where a gradient is exactly zero
+        size = (v / (1 - b2**count) + 1e-30).sqrt() + eps
+        pieces = (m / (1 - b1**count) / size).split([part.numel() for part in parts])
+        direction = unflatten([d.reshape(part.shape) for d, part in zip(pieces, parts, strict=True)], structure)
+        if weight_decay:
+            direction = tree_map(lambda d, p: d + weight_decay * p, direction, params)
+        return descend(params, direction, lr), AdamState(count, m, v)
+
+    return Optimiser(init, update)
+
+
+def cosine(done: Tensor, total: int) -> Tensor:
+    """A factor that falls from 1 to 0 over `total` updates; constant 1 when `total` is 0."""
+    if total == 0:
+        return torch.ones_like(done)
+    return 0.5 * (1 + torch.cos(math.pi * (done / total).clamp(max=1.0)))
+
+
+def linear(done: Tensor, total: int) -> Tensor:
+    """Like `cosine`, in a straight line."""
+    if total == 0:
+        return torch.ones_like(done)
+    return (1 - done / total).clamp(min=0.0)
+
+
+def named(name: str) -> Optimiser:
+    """The optimiser of that name, for configurations that are written down as text."""
+    match name:
+        case "sgd":
+            return sgd()
+        case "momentum":
+            return momentum()
+        case "adam":
+            return adam()
+    raise InputError("an optimiser sgd, momentum or adam", repr(name), "use one of these names")

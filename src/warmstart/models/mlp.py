@@ -1,0 +1,51 @@
+"""The multi-layer perceptron: `features`, then a linear `head`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
+
+
+def body(inputs: int, hidden: Sequence[int], activation: str) -> nn.Sequential:
+    """Linear layers, each followed by the activation."""
+    layers: list[nn.Module] = []
+    for width in hidden:
+        layers += [nn.Linear(inputs, width), ACTIVATIONS[activation]()]
+        inputs = width
+    return nn.Sequential(*layers)
+
+
+class MLP(nn.Module):
+    """inputs -> hidden layers -> head.
+
+    >>> MLP(1, (40, 40), 1)(torch.zeros(5, 1)).shape
+    torch.Size([5, 1])
+    """
+
+    def __init__(
+        self, inputs: int, hidden: Sequence[int] = (40, 40), outputs: int = 1, activation: str = "relu"
+    ) -> None:
+        super().__init__()
+        self.body = body(inputs, hidden, activation)
+        self.head = nn.Linear(hidden[-1] if hidden else inputs, outputs)
+
+    def features(self, x: Tensor) -> Tensor:
+        out: Tensor = self.body(x)
+        return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.features(x))
+        return out
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Modules built inside initialise reproducibly; the global generator is untouched."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
