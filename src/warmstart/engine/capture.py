@@ -27,34 +27,45 @@ def copy_into(target: Tree, source: Tree) -> None:
     torch._foreach_copy_(leaves(target), leaves(source))
 
 
-def capture(update: Update, state: Any, batch: Any, warmup: int = 3) -> Update:
-    """`update` as a CUDA graph, for batches shaped like `batch`. `state` and `batch` are not changed.
+def capture(update: Update, state: Any, warmup: int = 3) -> Update:
+    """`update` as CUDA graphs, one for each shape of batch, captured when that shape first comes.
 
     The result has the signature of `update`; the state it returns is the static one, and handing
-    that back in costs nothing.
+    that back in costs nothing. The `state` given here is not changed.
     """
-    if any(leaf.device.type != "cuda" for leaf in leaves((state, batch))):
-        raise InputError("state and batch on a CUDA device", "tensors elsewhere", "move them, or run without capture")
-    static_state, static_batch = own(state), own(batch)
+    if any(leaf.device.type != "cuda" for leaf in leaves(state)):
+        raise InputError("a state on a CUDA device", "tensors elsewhere", "move it, or run without capture")
+    static = own(state)
+    replays: dict[Any, Callable[[Any], Any]] = {}
+
+    def call(state: Any, batch: Any) -> tuple[Any, Any]:
+        if state is not static:
+            copy_into(static, state)
+        shapes = tuple([leaf.shape for leaf in leaves(batch)])
+        if shapes not in replays:
+            replays[shapes] = _record(update, static, batch, warmup)
+        return static, replays[shapes](batch)
+
+    return call
+
+
+def _record(update: Update, static: Any, batch: Any, warmup: int) -> Callable[[Any], Any]:
+    static_batch = own(batch)
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(warmup):
-            update(static_state, static_batch)
+            update(static, static_batch)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        new, info = update(static_state, static_batch)
-        copy_into(static_state, new)
-    structure = flatten(info)[1]
-    results = leaves(info)
-    buffers = leaves(static_batch)
+        new, info = update(static, static_batch)
+        copy_into(static, new)
+    buffers, (results, structure) = leaves(static_batch), flatten(info)
 
-    def replay(state: Any, batch: Any) -> tuple[Any, Any]:
-        if state is not static_state:
-            copy_into(static_state, state)
+    def replay(batch: Any) -> Any:
         torch._foreach_copy_(buffers, leaves(batch))
         graph.replay()
-        return static_state, unflatten([leaf.clone() for leaf in results], structure)
+        return unflatten([leaf.clone() for leaf in results], structure)
 
     return replay

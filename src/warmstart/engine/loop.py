@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,13 +30,13 @@ class Watch(NamedTuple):
     look: Callable[[Tree, int, Any], tuple[Tree, bool, dict[str, float]]]  # -> memo, stop, what to log
 
 
-class Progress(NamedTuple):
-    """Told how far a run is; the library itself prints nothing."""
-
-    update: Callable[[int, int, dict[str, float]], None]  # done, of, figures
+Report: TypeAlias = Callable[[int, int, str], None]  # steps done, steps in all, a few words
 
 
-SILENT = Progress(lambda done, of, figures: None)
+def silent(done: int, of: int, words: str) -> None:
+    """The library itself prints nothing; a command passes a bar."""
+
+
 NO_WATCH = Watch((), lambda memo, step, state: (memo, False, {}))
 
 
@@ -49,7 +49,7 @@ def run(
     folder: Path | None = None,
     every: int = 500,
     watch: Watch = NO_WATCH,
-    progress: Progress = SILENT,
+    progress: Report = silent,
     record: Callable[[int, dict[str, float]], None] | None = None,
 ) -> tuple[Any, Tree]:
     """Run `update` for steps 0 .. steps - 1 and give the last state and the watch's memo.
@@ -75,7 +75,7 @@ def run(
                 memo, stopped, figures = watch.look(memo, done, state)
                 rate = (done - first) / (time.perf_counter() - began)
                 figures = {"loss": loss, **figures, "per_second": rate}
-                progress.update(done, steps, figures)
+                progress(done, steps, f"loss {loss:.4g}")
                 if record is not None:
                     record(done, figures)
                 if folder is not None:

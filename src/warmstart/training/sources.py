@@ -1,0 +1,72 @@
+"""Where meta-batches come from: functions of the step's number, so that a run can be resumed exactly."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+
+from warmstart.core import Noise, Task
+from warmstart.core.trees import take
+from warmstart.engine.meta import Feed
+from warmstart.engine.noise import generator, train_noise
+from warmstart.tasks.pool import Pool, buckets, episodes
+
+Source: TypeAlias = Callable[[int], Feed]
+
+
+def from_pool(
+    pool: Pool,
+    tasks: int,
+    support: int,
+    query: int,
+    seed: int,
+    noise: Noise = Noise(),
+    rank: int = 0,
+    groups: int = 4,
+) -> Source:
+    """Meta-batches of `tasks` tasks of similar length, each with 0 to `support` rows shown.
+
+    A batch is of one length bucket, drawn in proportion to the bucket's size; ranks draw apart.
+    """
+    parts = buckets(pool.lengths.cpu(), groups if int(pool.lengths.max()) > int(pool.lengths.min()) else 1)
+    share = torch.tensor([float(len(part)) for part in parts])
+    device = pool.y.device
+    parts = [part.to(device) for part in parts]
+    widths = [int(pool.lengths[part].max()) for part in parts]
+
+    def source(step: int) -> Feed:
+        host = generator(seed, step, rank)
+        which = int(torch.multinomial(share, 1, generator=host))
+        part, width = parts[which], widths[which]
+        draw = generator(seed, step, rank, device=device)
+        ids = part[torch.randint(len(part), (tasks,), generator=draw, device=device)]
+        shown = torch.randint(support + 1, (tasks,), generator=draw, device=device)
+        task = episodes(pool, ids, min(support, width), min(query, width), draw, shown, width)
+        return Feed(task, train_noise(noise, tasks, draw))
+
+    return source
+
+
+def from_family(
+    draw: Callable[[int, torch.Generator], Task],
+    tasks: int,
+    seed: int,
+    noise: Noise = Noise(),
+    device: torch.device | str = "cpu",
+    rank: int = 0,
+    block: int = 100,
+) -> Source:
+    """Meta-batches of fresh tasks, drawn for `block` steps at a time: one draw is a handful of operations."""
+    held: tuple[int, Task] | None = None
+
+    def source(step: int) -> Feed:
+        nonlocal held
+        which, place = divmod(step, block)
+        if held is None or held[0] != which:
+            held = which, draw(tasks * block, generator(seed, which, rank, device=device))
+        batch = take(held[1], slice(place * tasks, (place + 1) * tasks))
+        return Feed(batch, train_noise(noise, tasks, generator(seed, step, rank, 1, device=device)))
+
+    return source
