@@ -11,7 +11,7 @@ from warmstart.core import Likelihood, Model, make_batch, make_task
 from warmstart.engine.stage import COMPILED, PLAIN, TRACED
 from warmstart.learners import imaml, maml, meta_sgd, pretrain, reptile
 
-torch.set_default_dtype(torch.float64)
+pytestmark = pytest.mark.usefixtures("float64")
 
 CURVATURE = torch.tensor([0.5, 1.5], dtype=torch.float64)
 THETA = torch.tensor([0.3, -0.7], dtype=torch.float64)

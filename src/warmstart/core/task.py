@@ -40,6 +40,9 @@ def make_batch(x: Tree, y: Tensor, w: Tensor | None = None, mask: Tensor | None 
             raise InputError(
                 f"x with the leading axes {list(y.shape)} of y", f"{list(leaf.shape)}", "pass one label per row"
             )
+    for part in (w, mask):
+        if part is not None and part.shape != y.shape:
+            raise InputError(f"w and mask of shape {list(y.shape)}, as y", f"{list(part.shape)}", "pass one per row")
     ones = torch.ones(y.shape, device=y.device, dtype=y.dtype if y.is_floating_point() else torch.get_default_dtype())
     return Batch(x, y, ones if w is None else w, ones if mask is None else mask)
 

@@ -101,10 +101,8 @@ def zeros_like(tree: Tree) -> Tree:
 
 def dot(a: Tree, b: Tree) -> Tensor:
     """The inner product over all leaves."""
-    total = torch.zeros(())
-    for left, right in zip(leaves(a), leaves(b), strict=True):
-        total = total.to(left) + (left * right).sum()
-    return total
+    products = [(left * right).sum() for left, right in zip(leaves(a), leaves(b), strict=True)]
+    return torch.stack(products).sum() if products else torch.zeros(())
 
 
 def take(tree: Tree, index: Any) -> Tree:

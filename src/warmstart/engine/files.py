@@ -18,21 +18,24 @@ from warmstart.core import InputError
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write beside the target, then rename over it; on any failure the old file stays."""
-    temporary = ""
+    target, temporary = path.resolve(), ""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
         os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        os.replace(temporary, target)
     except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"to write {path}", reason, "free space or choose another folder; nothing was changed"
+        ) from None
+    finally:
         if temporary and os.path.exists(temporary):
             os.unlink(temporary)
-        reason = error.strerror or str(error)
-        raise InputError(f"to write {path}", reason, "free space or choose another folder; nothing was changed") from None
 
 
 def write_text(path: Path, content: str) -> None:
@@ -61,7 +64,9 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
     if path.suffix in {".pt", ".pth", ".pkl"}:
         raise InputError(
-            "a .safetensors or .npz file", path.name, "convert: safetensors.torch.save_file(state_dict, 'model.safetensors')"
+            "a .safetensors or .npz file",
+            path.name,
+            "convert: safetensors.torch.save_file(state_dict, 'model.safetensors')",
         )
     try:
         with safe_open(path, "pt") as file:

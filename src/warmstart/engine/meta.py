@@ -79,8 +79,6 @@ def predict_stack(
         return learner.predict(state, adapted, task.query.x, predict_noise)
 
     with torch.no_grad():
-        parts = [
-            torch.func.vmap(one)(*take((tasks, noise), part)) for part in chunks(len(tasks.key), chunk)
-        ]
+        parts = [torch.func.vmap(one)(*take((tasks, noise), part)) for part in chunks(len(tasks.key), chunk)]
         result: Prediction = concat(parts)
     return result

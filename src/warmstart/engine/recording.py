@@ -96,9 +96,7 @@ def cut(joint: fx.GraphModule, inputs: int, results: int) -> Halves:
     return Halves(forward, _program(joint, given, rest, outputs[results:]), kept)
 
 
-def _program(
-    root: fx.GraphModule, given: list[fx.Node], body: list[fx.Node], outputs: list[fx.Node]
-) -> fx.GraphModule:
+def _program(root: fx.GraphModule, given: list[fx.Node], body: list[fx.Node], outputs: list[fx.Node]) -> fx.GraphModule:
     graph = fx.Graph()
     new: dict[fx.Node, fx.Node] = {}
     for node in given:

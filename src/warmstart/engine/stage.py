@@ -95,9 +95,7 @@ def _recorded(build: Build) -> Stage:
             forward = _built(build, halves.forward, example[: len(inputs)])
             with torch.no_grad():
                 saved = list(halves.forward(*example[: len(inputs)]))[len(shapes) :]
-            backward = _built(
-                build, halves.backward, [inputs[i] for i in halves.kept] + saved + example[len(inputs) :]
-            )
+            backward = _built(build, halves.backward, [inputs[i] for i in halves.kept] + saved + example[len(inputs) :])
             pulled = flatten((args[0], args[1]))[1]
             return forward, backward, halves.kept, len(shapes), out, pulled
 

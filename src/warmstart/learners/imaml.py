@@ -41,6 +41,15 @@ class Config:
     weight_decay: float = 0.0
 
 
+SPACE: dict[str, list[Any]] = {
+    "inner_lr": [0.003, 0.01, 0.03, 0.1],
+    "inner_steps": [8, 16],
+    "prox": [0.3, 1.0, 2.0, 5.0],
+    "outer_lr": [3e-4, 1e-3, 3e-3],
+    "weight_decay": [0.0, 1e-3, 1e-2],
+}
+
+
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     if len(model.fast) != len(model.params):
         raise InputError("a model whose parameters are all fast", "some slow ones", "use maml for a fast/slow split")

@@ -40,6 +40,14 @@ class Config:
 
 FOMAML = Config(first_order=True)
 
+SPACE: dict[str, list[Any]] = {
+    "inner_lr": [0.003, 0.01, 0.03, 0.1, 0.3],
+    "inner_steps": [1, 3, 5],
+    "test_steps": [1, 3, 5, 10],
+    "outer_lr": [3e-4, 1e-3, 3e-3],
+    "weight_decay": [0.0, 1e-3, 1e-2],
+}
+
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     loss = task_loss(model, likelihood)

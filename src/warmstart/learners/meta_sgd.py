@@ -27,12 +27,20 @@ from warmstart.maths.outer import Delta, Info, State, outer
 class Config:
     inner_lr: float = 0.01  # where every rate starts
     inner_steps: int = 1  # of training
-    test_steps: int = 1  # of adaptation: the rates are learned for so many steps
+    test_steps: int = 0  # of adaptation; 0: as many as in training, which the rates are learned for
     inner: str = "sgd"  # sgd, momentum or adam
     recompute: bool = False  # keep only the states between inner steps: less memory, a third more time
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.0
+
+
+SPACE: dict[str, list[Any]] = {
+    "inner_lr": [0.003, 0.01, 0.03, 0.1],
+    "inner_steps": [1, 2, 3],
+    "outer_lr": [3e-4, 1e-3, 3e-3],
+    "weight_decay": [0.0, 1e-3, 1e-2],
+}
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
@@ -78,4 +86,4 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         ordered = {name: grads[name] for name in state.theta["params"]}
         return Delta({"params": ordered, "rates": through["rates"]}), Info(value)
 
-    return Learner(init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps)
+    return Learner(init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps or cfg.inner_steps)

@@ -33,6 +33,14 @@ class Config:
     outer_decay: int = 0  # updates over which outer_lr falls to zero in a straight line; 0 keeps it
 
 
+SPACE: dict[str, list[Any]] = {
+    "inner_lr": [3e-4, 1e-3, 3e-3, 0.01, 0.03],
+    "inner_steps": [3, 5, 10],
+    "test_steps": [3, 5, 10, 20],
+    "outer_lr": [0.1, 0.3, 1.0],
+}
+
+
 class State(NamedTuple):
     theta: Params
     done: Tensor  # updates so far

@@ -1,6 +1,6 @@
 """Scratch: no meta-learning. A new task is learned from a random start: the cold start to beat.
 
-    phi_t = descend(theta_random; support_t)
+phi_t = descend(theta_random; support_t)
 """
 
 from __future__ import annotations
@@ -20,6 +20,13 @@ class Config:
     inner_lr: float = 0.01
     test_steps: int = 100
     inner: str = "adam"  # sgd, momentum or adam
+
+
+SPACE: dict[str, list[Any]] = {
+    "inner_lr": [1e-3, 3e-3, 0.01, 0.03, 0.1],
+    "test_steps": [10, 30, 100, 300],
+    "inner": ["sgd", "adam"],
+}
 
 
 class State(NamedTuple):

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TypeAlias
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from warmstart.engine.loop import Report
 from warmstart.report.tables import NOT_FINITE, NOT_RUN, Cell, Line, Table
-
-Report: TypeAlias = Callable[[int, int, str], None]  # steps done, steps in all, a few words such as "loss 0.31"
 
 
 def rich_table(content: Table) -> RichTable:

@@ -76,8 +76,7 @@ def error_curves(
         if floor is not None:
             axes.axhline(floor, color=MUTED, linestyle=(0, (1, 1.5)), lw=1.1)
             ends["noise floor"] = (floor, MUTED)
-        means = np.concatenate([np.ravel(line.mean) for line in lines.values()] or [np.ones(1)])
-        _frame_errors(axes, means[np.isfinite(means)])
+        _frame_errors(axes, lines.values())
         axes.margins(x=0.015)
         axes.set(xlabel=x_label, ylabel=y_label)
         label_ends(figure, ends, axes)
@@ -128,13 +127,14 @@ def adaptations(tasks: Sequence[Adaptation], x_label: str = "x", y_label: str = 
             axes.set_xlabel(x_label)
         for axes in grid[:, 0]:
             axes.set_ylabel(y_label)
+        banded = any(np.size(task.after.low) for task in tasks)
         legend(
             figure,
             {
                 "truth": Line2D([], [], color=INK, lw=1.0),
                 "samples": Line2D([], [], color=COLOURS[1], marker="o", linestyle="", ms=5),
                 "before the samples": before,
-                "after, 95 % interval": after,
+                "after, 95 % interval" if banded else "after the samples": after,
             },
         )
         return to_svg(figure, f"Predictions before and after adaptation for {', '.join(t.title for t in tasks)}")
@@ -208,8 +208,7 @@ def learning_curve(
                 va="top",
                 fontsize=8,
             )
-        means = np.concatenate([np.ravel(line.mean) for line in lines.values()] or [np.ones(1)])
-        _frame_errors(axes, means[np.isfinite(means)])
+        _frame_errors(axes, lines.values())
         axes.margins(x=0)
         axes.set(xlabel=x_label, ylabel=y_label)
         label_ends(figure, ends, axes)
@@ -235,12 +234,12 @@ def _end(line: Curve) -> float:
     return float(finite[-1]) if finite.size else 0.0
 
 
-def _frame_errors(axes: Axes, means: Any) -> None:
+def _frame_errors(axes: Axes, lines: Iterable[Curve]) -> None:
     """Errors start at zero when that wastes little, and a method that is far off does not flatten the others."""
-    if not means.size:
-        return
-    bottom, top = axes.get_ylim()
-    if means.min() >= 0:
+    means = np.concatenate([np.zeros(0), *(np.ravel(np.asarray(line.mean, dtype=float)) for line in lines)])
+    means = means[np.isfinite(means)]
+    if means.size and means.min() >= 0:
+        bottom, top = axes.get_ylim()
         axes.set_ylim(bottom=0 if means.min() < 0.6 * means.max() else max(bottom, 0))
         axes.set_ylim(top=min(top, 4 * float(np.median(means)) or top))
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from warmstart.report.files import write_atomic
+from warmstart.engine.files import write_text
 from warmstart.report.results import Results
 from warmstart.report.tables import NOT_FINITE, NOT_RUN, Table
 
@@ -43,7 +43,8 @@ def write_page(
         paragraphs=_paragraphs,
         notes=_notes,
     )
-    write_atomic(path, text)
+    # a file name in the command may hold bytes that are not text
+    write_text(Path(path), text.encode(errors="backslashreplace").decode())
 
 
 def how_it_was_run(results: Results, durations: Mapping[str, float] | None = None) -> dict[str, str]:
@@ -82,6 +83,5 @@ def _notes(content: Table) -> list[str]:
         "± is half the width of a 95 % interval.": any(cell.margin for cell in cells),
         "Bold: best mean in its column.": any(cell.best for cell in cells),
         "Reference: uses what no method can know.": "reference" in kinds,
-        "Diverged: a value is not finite.": any(cell.text == NOT_FINITE for cell in cells),
     }
     return [note for note, needed in told.items() if needed]

@@ -16,7 +16,7 @@ import torch
 
 from warmstart import __version__
 from warmstart.core import InputError
-from warmstart.report.files import write_atomic
+from warmstart.engine.files import write_text
 from warmstart.report.rows import Interval, Row
 
 
@@ -70,9 +70,9 @@ def merge(old: Results, new: Results) -> Results:
 def save(results: Results, path: str | Path) -> None:
     """Write JSON, one row a line, atomically."""
     head = {key: getattr(results, key) for key in ("study", "preset", "device", "versions", "command", "date")}
-    body = ",\n".join("  " + json.dumps(_row_json(row), ensure_ascii=False) for row in results.rows)
-    opening = json.dumps(head, indent=1, ensure_ascii=False).removesuffix("\n}")
-    write_atomic(path, f'{opening},\n "rows": [\n{body}\n ]\n}}\n')
+    body = ",\n".join("  " + json.dumps(_row_json(row)) for row in results.rows)
+    opening = json.dumps(head, indent=1).removesuffix("\n}")
+    write_text(Path(path), f'{opening},\n "rows": [\n{body}\n ]\n}}\n')
 
 
 def load(path: str | Path) -> Results:

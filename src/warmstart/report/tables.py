@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 from warmstart.core import InputError
-from warmstart.report.files import write_atomic
+from warmstart.engine.files import write_text
 from warmstart.report.results import Results
 from warmstart.report.rows import Row, Scalar
 
 NOT_RUN = "not run"
-NOT_FINITE = "diverged"
+NOT_FINITE = "not finite"
 
 
 class Column(NamedTuple):
@@ -121,7 +121,7 @@ def save_csv(results: Results, path: str | Path) -> None:
         numbers = {"mean": mean, "low": low, "high": high, "n": row.n}
         words = {"method": row.method, "metric": row.metric, "unit": row.unit, "peer": row.peer}
         writer.writerow({"study": results.study, "preset": results.preset, **words, **settings, **numbers, **lists})
-    write_atomic(path, text.getvalue())
+    write_text(Path(path), text.getvalue())
 
 
 def _columns(rows: Sequence[Row], better: Mapping[str, str]) -> list[Column]:

@@ -34,7 +34,7 @@ def describe(tasks: pd.DataFrame, key: str, names: list[str]) -> pd.DataFrame:
     """One row of the task table for each named task; a task that is not in the table is an error."""
     found = _find(tasks, key, names, "task table")
     if (found < 0).any():
-        expected = f"task '{names[int((found < 0).argmax())]}' in column '{key}' of the task table"
+        expected = f"task {names[int((found < 0).argmax())]!r} in column '{key}' of the task table"
         count = int((found < 0).sum())
         raise InputError(
             expected, f"no row for {count} of {len(names)} tasks", "add a row for each task, empty if need be"

@@ -1,0 +1,51 @@
+"""Committed results (results/*.json) to the Markdown tables that the pages include."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from warmstart.report import Results, load, markdown, table
+
+PAGES = {
+    "scratch": ["scratch"],
+    "pretrain": ["pretrain"],
+    "maml": ["maml", "fomaml", "anil"],
+    "reptile": ["reptile"],
+    "imaml": ["imaml"],
+    "meta_sgd": ["meta_sgd"],
+    "empirical_bayes": ["empirical_bayes"],
+}
+NO_RESULTS = "No results have been committed yet.\n"
+
+
+def section(results: Results, methods: Sequence[str] | None = None) -> str:
+    """The tables of one result file, one per metric; all of its methods unless told which.
+
+    Every setting of the file is a column, so that what a method was not run on shows.
+    """
+    blocks = [f"**{results.study}, {results.preset}**"]
+    for metric, unit in dict.fromkeys((row.metric, row.unit) for row in results.rows):
+        rows = tuple(row for row in results.rows if row.metric == metric)
+        heading = f"{metric} ({unit})" if unit else metric
+        blocks.append(f"{heading}:\n\n{markdown(table(replace(results, rows=rows), methods))}")
+    commands = ", ".join(f"`{line}`" for line in results.command.splitlines())
+    devices = ", ".join(results.device.splitlines())
+    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    return "\n\n".join([*blocks, f"{commands} on {devices}, {results.date}; {versions}."]) + "\n"
+
+
+def page(found: Sequence[Results], methods: Sequence[str] | None = None) -> str:
+    """What a page includes: every study that ran one of the methods, or that no study did."""
+    ran = [r for r in found if methods is None or any(row.method in methods for row in r.rows)]
+    return "\n".join(section(results, methods) for results in ran) or NO_RESULTS
+
+
+def write(results: Path, target: Path) -> None:
+    """One file per method page, and `all.md` with everything."""
+    found = [load(path) for path in sorted(results.glob("*.json"))]
+    target.mkdir(parents=True, exist_ok=True)
+    for name, methods in PAGES.items():
+        (target / f"{name}.md").write_text(page(found, methods), encoding="utf-8")
+    (target / "all.md").write_text(page(found), encoding="utf-8")

@@ -1,0 +1,121 @@
+"""A model adapted to one task: small, saved alone, exported to ONNX."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor, nn
+
+from warmstart.core import InputError, Prediction, Tree
+from warmstart.core.trees import fill, tree_map
+from warmstart.estimators.folder import pack, read_config, write_folder
+from warmstart.estimators.judging import interval
+from warmstart.estimators.onnx import export
+from warmstart.estimators.trained import Trained, restore, under
+from warmstart.tasks.table import Source
+
+
+@dataclass(frozen=True)
+class AdaptedModel:
+    """What a task's few samples made of a trained model."""
+
+    trained: Trained
+    adapted: Tree  # what differs between tasks
+    descriptor: Tree  # [1, ...] of this task
+    shown: int  # support rows it has seen
+
+    def predict(self, rows: Source | Tree, item_table: Source | None = None) -> Prediction:
+        """Mean, and variance where the method has one, in the units of the target."""
+        return self.trained.decode(self._predict(self._rows(rows, item_table)))
+
+    def predict_interval(
+        self, rows: Source | Tree, level: float = 0.9, item_table: Source | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """low and high, which hold a new value with probability `level` over tasks like the validation tasks."""
+        if self.trained.calibration is None:
+            raise InputError("a squared target for intervals", self.trained.likelihood.name, "use the probabilities")
+        if not 0 < level < 1:
+            raise InputError("a level between 0 and 1", f"{level}", "pass for instance 0.9")
+        said = self._predict(self._rows(rows, item_table))
+        stacked = Prediction(*tree_map(lambda leaf: leaf[None], tuple(said)))
+        low, high = interval(self.trained.calibration, stacked, torch.tensor([self.shown]), level)
+        if not bool(torch.isfinite(low).all()):
+            few = len(self.trained.calibration.mask)
+            need = int(np.ceil(level / (1 - level)))
+            raise InputError(f"at least {need} validation tasks for level {level}", f"{few}", "lower the level")
+        return self.trained.unscale(low[0]), self.trained.unscale(high[0])
+
+    def frame(self, rows: Source, level: float = 0.9, item_table: Source | None = None) -> pd.DataFrame:
+        """The predictions as a table, with intervals or class probabilities."""
+        said = self.predict(rows, item_table)
+        schema = self.trained.schema
+        if self.trained.likelihood.name == "squared":
+            low, high = self.predict_interval(rows, level, item_table)
+            return pd.DataFrame({"prediction": said.mean, "low": low, "high": high})
+        classes = schema.target.classes if schema is not None else [str(i) for i in range(said.mean.shape[-1])]
+        if self.trained.likelihood.name == "binary":
+            guess = [classes[int(p > 0.5)] for p in said.mean]
+            return pd.DataFrame({"prediction": guess, f"p({classes[1]})": said.mean})
+        guess = [classes[int(i)] for i in said.mean.argmax(-1)]
+        chances = {f"p({name})": said.mean[:, i] for i, name in enumerate(classes)}
+        return pd.DataFrame({"prediction": guess, **chances})
+
+    def module(self) -> nn.Module:
+        """A user's own network with this task's weights."""
+        if self.trained.module is None or not isinstance(self.adapted, dict):
+            raise InputError("a point method on your own module", self.trained.name, "use predict, or export to ONNX")
+        theta = self.trained.state.theta
+        own = copy.deepcopy(self.trained.module)
+        own.load_state_dict({**theta.get("params", theta), **self.adapted}, strict=False)
+        return own
+
+    def save(self, path: str | Path) -> None:
+        tensors = {**self.trained.tensors(), "adapted": self.adapted, "descriptor": self.descriptor}
+        config = {**self.trained.config_json(), "kind": "adapted", "shown": self.shown}
+        card = f"# A model adapted to one task\n\nMethod {self.trained.name}, {self.shown} rows seen.\n"
+        write_folder(Path(path), pack(config, tensors, self.trained.schema_json(), card))
+
+    @classmethod
+    def load(cls, path: str | Path, model: nn.Module | None = None) -> AdaptedModel:
+        config = read_config(Path(path), "adapted")
+        trained, found = restore(Path(path), config, model)
+        descriptor = under(found, "descriptor") or found["descriptor"]
+        like = trained.before(descriptor)
+        return cls(trained, fill(like, under(found, "adapted")), descriptor, int(config["shown"]))
+
+    def export(self, path: str | Path) -> None:
+        """An ONNX file with inputs numeric, categorical and bag, as `schema.transform_rows` gives them."""
+        example = self._example()
+        outputs = ["mean", "variance"] if isinstance(self._predict(example).variance, Tensor) else ["mean"]
+        export(_Exported(self), example, Path(path), outputs)
+
+    def _rows(self, rows: Source | Tree, item_table: Source | None) -> Tree:
+        if self.trained.schema is None:
+            return rows
+        return self.trained.schema.transform_rows(rows, item_table)
+
+    def _predict(self, x: Tree) -> Prediction:
+        return self.trained.predict_rows(self.adapted, self.descriptor, x)
+
+    def _example(self) -> Tree:
+        if self.trained.schema is None:
+            raise InputError("a model of a table", "one of your own module", "export module() with torch.onnx")
+        return self.trained.example(2)
+
+
+class _Exported(nn.Module):
+    """The adapted model as a module of tensors, for the exporter."""
+
+    def __init__(self, adapted: AdaptedModel) -> None:
+        super().__init__()
+        self.adapted = adapted
+
+    def forward(self, numeric: Tensor, categorical: Tensor, bag: Tensor) -> tuple[Tensor, ...]:
+        x = {"numeric": numeric, "categorical": categorical, "bag": bag}
+        said = self.adapted.trained.decode(self.adapted._predict(x))
+        return (said.mean,) if not isinstance(said.variance, Tensor) else (said.mean, said.variance)

@@ -1,0 +1,89 @@
+"""A saved model: a folder that is whole or not there.
+
+`config.json` says what it is, `weights.safetensors` holds every tensor, `schema.json` the columns,
+vocabularies and task split, `card.md` a page for people.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save
+
+from warmstart import __version__
+from warmstart.core import InputError
+from warmstart.core.trees import Tree, named_leaves
+from warmstart.engine.files import read_json
+
+FORMAT = 1
+CONFIG, WEIGHTS, SCHEMA, CARD = "config.json", "weights.safetensors", "schema.json", "card.md"
+
+
+def write_folder(path: Path, files: dict[str, bytes]) -> None:
+    """Write all files beside the target, then swap the folders; on any failure the old one stays."""
+    new: Path | None = None
+    old: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not (path / CONFIG).exists() and (not path.is_dir() or any(path.iterdir())):
+            raise InputError(f"a new folder or a saved model at {path}", "something else", "choose another path")
+        new = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        for name, content in files.items():
+            with (new / name).open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+        new.chmod(0o755)
+        if path.exists():
+            old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.old."))
+            path.replace(old / path.name)
+        new.replace(path)
+    except OSError as error:
+        if old is not None and not path.exists() and (old / path.name).exists():
+            (old / path.name).replace(path)
+        reason = error.strerror or str(error)
+        raise InputError(
+            f"to write the folder {path}", reason, "free space or choose another folder; nothing was changed"
+        ) from None
+    finally:
+        for left in (new, old):
+            if left is not None and left.exists():
+                shutil.rmtree(left, ignore_errors=True)
+
+
+def pack(config: dict[str, Any], tensors: Tree, schema: str | None, card: str) -> dict[str, bytes]:
+    """The files of a model."""
+    head = {"format": FORMAT, "warmstart": __version__, **config}
+    own = {name: value.detach().cpu().contiguous().clone() for name, value in named_leaves(tensors).items()}
+    files = {
+        CONFIG: (json.dumps(head, indent=1, allow_nan=False) + "\n").encode(),
+        WEIGHTS: save(own),
+        CARD: card.encode(),
+    }
+    return files if schema is None else {**files, SCHEMA: schema.encode()}
+
+
+def read_config(path: Path, kind: str) -> dict[str, Any]:
+    if not path.is_dir():
+        raise InputError(f"a model folder at {path}", "none", "pass the folder that `fit -o` wrote")
+    config = read_json(path / CONFIG)
+    if not isinstance(config, dict) or not isinstance(config.get("format"), int):
+        raise InputError(f"a model's {CONFIG} in {path}", "something else", "restore the file, or fit again")
+    if config["format"] > FORMAT:
+        made = config.get("warmstart", "a newer version")
+        raise InputError(f"format {FORMAT} or older in {path}", f"{config['format']}", f"update warmstart to {made}")
+    if config.get("kind") != kind:
+        raise InputError(f"a model of kind {kind} in {path}", repr(config.get("kind")), "pass the other folder")
+    return config
+
+
+def read_text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except (OSError, UnicodeDecodeError):
+        raise InputError(f"a readable file {path.name} in {path.parent}", "none", "restore it, or fit again") from None

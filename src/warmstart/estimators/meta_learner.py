@@ -1,0 +1,272 @@
+"""MetaLearner: fit on the tables of many tasks, adapt to a new one, predict with intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from warmstart.core import Columns, InputError, Tree, make_batch
+from warmstart.core.trees import to_device, tree_map
+from warmstart.engine.device import choose_device
+from warmstart.engine.stage import PLAIN
+from warmstart.estimators.adapted import AdaptedModel
+from warmstart.estimators.fitting import Fitted, Problem, choose, predictor, sees_descriptor_in_rows
+from warmstart.estimators.folder import pack, read_config, write_folder
+from warmstart.estimators.judging import calibrate, held_out, sizes_up_to
+from warmstart.estimators.methods import AUTO, LIKELIHOODS, Network, assemble
+from warmstart.estimators.trained import Trained, restore
+from warmstart.tasks.pool import Pool
+from warmstart.tasks.roles import Roles
+from warmstart.tasks.schema import NamedPool, Schema
+from warmstart.tasks.split import split_tasks
+from warmstart.tasks.table import Source, read_table
+from warmstart.training.train import Plan
+
+
+@dataclasses.dataclass
+class MetaLearner:
+    """Learns from many tasks how to learn a new one from few samples.
+
+    `method="auto"` tunes and compares a few methods on validation tasks. Fitted names end in `_`.
+    """
+
+    method: str = "auto"
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the method
+    plan: Plan = Plan()
+    trials: int = 4  # configurations tried for each method; the same number for all
+    network: Network = Network()
+    model: nn.Module | None = None  # your own network, for `fit_pools`
+    seed: int = 0
+    device: str = "auto"
+    trained_: Trained | None = dataclasses.field(default=None, init=False, repr=False)
+    trials_: list[Any] = dataclasses.field(default_factory=list, init=False, repr=False)
+
+    def fit(
+        self,
+        rows: Source,
+        roles: Roles,
+        task_table: Source | None = None,
+        item_table: Source | None = None,
+        *,
+        start: MetaLearner | None = None,
+        kind: str | None = None,
+        folder: Path | None = None,
+        progress: Callable[[str], Any] | None = None,
+        record: Callable[[int, dict[str, float]], None] | None = None,
+    ) -> MetaLearner:
+        """Fit on a table of rows. With `start`, go on from a fitted model: its columns, method and weights.
+
+        With a folder the run keeps checkpoints there and resumes from them.
+        """
+        frame = read_table(rows, "rows")
+        if start is not None:
+            old = start.fitted.schema
+            if old is None:
+                raise InputError("a model of a table to start from", "one of your own module", "use fit_pools")
+            roles = old.roles
+        if roles.task not in frame:
+            Schema.fit(frame, roles, task_table, item_table)  # says what is wrong with the columns
+        names = frame[roles.task].dropna().astype(str).unique()
+        split = split_tasks(names.tolist(), seed=self.seed)
+        if start is None:
+            schema = Schema.fit(frame, roles, task_table, item_table, target=kind, split=split)
+        else:
+            schema = dataclasses.replace(old, split=split)
+        train, validation, _ = split_pools(schema, schema.transform(frame, task_table, item_table))
+        problem = Problem(
+            train,
+            validation,
+            schema.columns,
+            schema.descriptor_columns,
+            LIKELIHOODS[schema.target.kind],
+            len(schema.target.classes),
+        )
+        self._fit(problem, schema, start, folder, progress, record)
+        return self
+
+    def fit_pools(
+        self,
+        train: Pool,
+        validation: Pool,
+        kind: str = "squared",
+        classes: int = 0,
+        *,
+        start: MetaLearner | None = None,
+        folder: Path | None = None,
+        progress: Callable[[str], Any] | None = None,
+    ) -> MetaLearner:
+        """Fit your own network on pools of tensors."""
+        if self.model is None:
+            raise InputError("a network for pools of tensors", "none", "pass MetaLearner(model=...), or fit a table")
+        if self.method == "auto":
+            raise InputError("a method for your own network", "auto", "name one, for instance maml")
+        problem = Problem(train, validation, Columns(), Columns(), LIKELIHOODS[kind], classes, self.model)
+        self._fit(problem, None, start, folder, progress, None)
+        return self
+
+    def adapt(
+        self,
+        support: Source | Tree | None = None,
+        descriptor: pd.DataFrame | Mapping[str, Any] | None = None,
+        item_table: Source | None = None,
+        y: torch.Tensor | None = None,
+    ) -> AdaptedModel:
+        """A model for a new task from its rows (none: zero-shot) and what is known of it.
+
+        A model of a table takes a table with the target column; one of your own network takes x and y.
+        """
+        trained = self.fitted
+        schema = trained.schema
+        if schema is None:
+            if y is None:
+                raise InputError("x and y of the support", "no y", "pass adapt(x, y=...)")
+            about = torch.zeros(1, 0)
+            return AdaptedModel(trained, trained.adapt(make_batch(support, y), about), about, len(y))
+        known = schema.transform_descriptor({} if descriptor is None else descriptor)
+        if support is None:
+            return AdaptedModel(trained, trained.before(known), known, 0)
+        frame = read_table(support, "support")
+        if len(frame) == 0:
+            raise InputError("at least one support row", "none", "leave the support out for a zero-shot model")
+        if schema.roles.target not in frame:
+            raise InputError(
+                f"a target column '{schema.roles.target}' in the support", ", ".join(frame.columns), "add it"
+            )
+        batch = make_batch(schema.transform_rows(frame, item_table), schema.target.encode(frame[schema.roles.target]))
+        return AdaptedModel(trained, trained.adapt(batch, known), known, len(frame))
+
+    @property
+    def fitted(self) -> Trained:
+        if self.trained_ is None:
+            raise InputError("a fitted model", "one that is not", "call fit first")
+        return self.trained_
+
+    def save(self, path: str | Path) -> None:
+        """A folder of config.json, weights.safetensors, schema.json and card.md."""
+        trained = self.fitted
+        config = {
+            **trained.config_json(),
+            "kind": "meta",
+            "plan": dataclasses.asdict(self.plan),
+            "seed": self.seed,
+        }
+        write_folder(Path(path), pack(config, trained.tensors(), trained.schema_json(), card(trained)))
+
+    @classmethod
+    def load(cls, path: str | Path, model: nn.Module | None = None) -> MetaLearner:
+        config = read_config(Path(path), "meta")
+        trained, _ = restore(Path(path), config, model)
+        try:
+            plan, seed = Plan(**config["plan"]), int(config["seed"])
+        except (KeyError, TypeError, ValueError):
+            raise InputError(f"a complete config.json in {path}", "a damaged one", "restore it, or fit again") from None
+        learner = cls(trained.name, dataclasses.asdict(trained.config), plan, seed=seed, model=model)
+        learner.network, learner.trained_ = trained.network, trained
+        return learner
+
+    def _fit(
+        self,
+        problem: Problem,
+        schema: Schema | None,
+        start: MetaLearner | None,
+        folder: Path | None,
+        progress: Callable[[str], Any] | None,
+        record: Callable[[int, dict[str, float]], None] | None,
+    ) -> None:
+        warm, names, settings = None, (self.method,), self.settings
+        if start is not None:
+            old = start.fitted
+            warm, names, settings = old.state.theta, (old.name,), dataclasses.asdict(old.config) | dict(self.settings)
+        elif self.method == "auto":
+            names = AUTO
+        trials = 1 if start is not None or (self.settings and self.method != "auto") else self.trials
+        found = choose(
+            names,
+            settings,
+            problem,
+            self.plan,
+            trials,
+            seed=self.seed,
+            device=choose_device(self.device),
+            network=self.network,
+            warm=warm,
+            folder=folder,
+            progress=progress,
+            record=record,
+        )
+        self.trials_ = found.trials
+        self.trained_ = self._trained(found, problem, schema)
+
+    def _trained(self, found: Fitted, problem: Problem, schema: Schema | None) -> Trained:
+        """The fitted method on the CPU, with intervals calibrated on the validation tasks."""
+        learner, _ = assemble(
+            found.name,
+            found.config,
+            problem.columns,
+            problem.descriptor,
+            problem.likelihood,
+            problem.classes,
+            PLAIN,
+            self.seed,
+            self.network,
+            problem.module,
+        )
+        state = to_device(found.state, "cpu")
+        calibration = None
+        if problem.likelihood.name == "squared":
+            task = held_out(problem.validation.to("cpu"), self.plan.support, self.plan.query, self.seed)
+            predict = predictor(found.name, learner, state, sees_descriptor_in_rows(found.name, problem))
+            calibration = calibrate(predict, task, sizes_up_to(self.plan.support))
+        return Trained(
+            found.name,
+            found.config,
+            learner,
+            tree_map(lambda leaf: leaf.detach(), state),
+            problem.likelihood,
+            problem.classes,
+            schema,
+            self.network,
+            problem.module,
+            calibration,
+            found.value,
+        )
+
+
+def split_pools(schema: Schema, named: NamedPool) -> tuple[Pool, Pool, Pool]:
+    """The pools of the schema's training, validation and test tasks."""
+    if schema.split is None:
+        raise InputError("a schema with a task split", "one without", "fit it with split=split_tasks(...)")
+    place = {name: i for i, name in enumerate(named.names)}
+    return tuple(  # type: ignore[return-value]
+        named.pool.select(torch.tensor([place[name] for name in part if name in place], dtype=torch.long))
+        for part in schema.split
+    )
+
+
+def card(trained: Trained) -> str:
+    """The page of a model for people."""
+    lines = [
+        f"# A warmstart model: {trained.name}",
+        "",
+        f"- target: {trained.likelihood.name}",
+        f"- validation error (mean over support sizes): {trained.value:.4g}",
+        *(f"- {name}: {value}" for name, value in dataclasses.asdict(trained.config).items()),
+    ]
+    if trained.schema is not None and trained.schema.split is not None:
+        train, validation, test = (len(part) for part in trained.schema.split)
+        lines.append(f"- tasks: {train} to train, {validation} to validate, {test} held out")
+    lines += [
+        "",
+        "```python",
+        "from warmstart import MetaLearner",
+        'model = MetaLearner.load("this folder")',
+        "```",
+        "",
+    ]
+    return "\n".join(lines)

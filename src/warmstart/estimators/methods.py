@@ -1,0 +1,130 @@
+"""Methods by name: each learner with its default configuration, its search space and its network.
+
+A method id is its module's name, or a named configuration in that module.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from torch import nn
+
+from warmstart.core import Columns, InputError, Learner, Likelihood, functional
+from warmstart.engine.stage import Stage
+from warmstart.learners import empirical_bayes, imaml, maml, meta_sgd, pretrain, reptile, scratch
+from warmstart.models.likelihoods import binary, multiclass, squared
+from warmstart.models.mlp import seeded
+from warmstart.models.tabular import Encoder, TabularNet
+
+
+class Method(NamedTuple):
+    config: Any  # the default
+    build: Callable[..., Learner]
+    space: Mapping[str, Sequence[Any]]  # what a search may try
+    fast: str = "*"  # names of the parameters that a task adapts
+    kinds: tuple[str, ...] = ("squared", "binary", "multiclass")
+
+
+METHODS = {
+    "scratch": Method(scratch.Config(), scratch.build, scratch.SPACE),
+    "pretrain": Method(pretrain.Config(), pretrain.build, pretrain.SPACE),
+    "maml": Method(maml.Config(), maml.build, maml.SPACE),
+    "fomaml": Method(maml.FOMAML, maml.build, maml.SPACE),
+    "anil": Method(maml.Config(inner_lr=0.1, inner_steps=5), maml.build, maml.SPACE, "head.*"),
+    "reptile": Method(reptile.Config(), reptile.build, reptile.SPACE),
+    "imaml": Method(imaml.Config(), imaml.build, imaml.SPACE),
+    "meta_sgd": Method(meta_sgd.Config(), meta_sgd.build, meta_sgd.SPACE),
+    "empirical_bayes": Method(
+        empirical_bayes.Config(), empirical_bayes.build, empirical_bayes.SPACE, kinds=("squared", "binary")
+    ),
+}
+AUTO = ("empirical_bayes", "anil", "pretrain")  # what `auto` compares
+LIKELIHOODS = {"squared": squared, "binary": binary, "multiclass": multiclass}
+
+
+def find(name: str) -> Method:
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, 1)
+        raise InputError(
+            f"a method among {', '.join(METHODS)}", repr(name), f"did you mean {near[0]}?" if near else "pick one"
+        )
+    return METHODS[name]
+
+
+def configure(default: Any, settings: Mapping[str, Any]) -> Any:
+    """The configuration with some values replaced, given as values or as text.
+
+    >>> configure(maml.Config(), {"inner_lr": "0.1", "first_order": "true"}).inner_lr
+    0.1
+    """
+    fields = {field.name: getattr(default, field.name) for field in dataclasses.fields(default)}
+    changed = {}
+    for name, value in settings.items():
+        if name not in fields:
+            near = difflib.get_close_matches(name, fields, 1)
+            raise InputError(
+                f"a setting among {', '.join(fields)}", repr(name), f"did you mean {near[0]}?" if near else "pick one"
+            )
+        changed[name] = _parse(name, value, fields[name])
+    return dataclasses.replace(default, **changed)
+
+
+def _parse(name: str, value: Any, like: Any) -> Any:
+    try:
+        if isinstance(like, bool):
+            parsed: Any = {"true": True, "false": False, "1": True, "0": False}[str(value).lower()]
+        elif isinstance(like, (int, float)):
+            parsed = type(like)(value)
+        else:
+            parsed = value
+    except (ValueError, KeyError):
+        raise InputError(f"{name} like {like!r}", repr(value), f"pass a {type(like).__name__}") from None
+    if name.endswith("lr") and not 0 < parsed < float("inf"):
+        raise InputError(f"a positive {name}", f"{parsed}", "pass a learning rate above 0")
+    if isinstance(like, (int, float)) and not 0 <= parsed < float("inf"):
+        raise InputError(f"a {name} of at least 0", f"{parsed}", "pass a number that is not negative")
+    return parsed
+
+
+class Network(NamedTuple):
+    """What a network is made of, as it is written down with a model."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "relu"
+    embedding: int = 16
+
+
+def assemble(
+    name: str,
+    cfg: Any,
+    columns: Columns,
+    descriptor: Columns,
+    likelihood: Likelihood,
+    classes: int,
+    stage: Stage,
+    seed: int,
+    network: Network = Network(),
+    module: nn.Module | None = None,
+) -> tuple[Learner, Any]:
+    """A learner for a table and its state before training.
+
+    Empirical Bayes takes the descriptor in its prior; the others see it as columns of every row.
+    A user's own module sees the rows as they are.
+    """
+    method = find(name)
+    if likelihood.name not in method.kinds:
+        raise InputError(f"a {' or '.join(method.kinds)} target for {name}", likelihood.name, "choose another method")
+    outputs = classes if likelihood.name == "multiclass" else 1
+    with seeded(seed):
+        own = columns if name == "empirical_bayes" else columns + descriptor
+        net = module or TabularNet(own, network.hidden, outputs, network.activation, network.embedding)
+        prior = Encoder(descriptor, network.embedding)
+    model = functional(net, method.fast if module is None or method.fast == "*" else "*")
+    if name == "empirical_bayes":
+        learner = method.build(model, likelihood, cfg, functional(prior) if prior.width else None, stage)
+    else:
+        learner = method.build(model, likelihood, cfg, stage)
+    return learner, learner.init(model.params)

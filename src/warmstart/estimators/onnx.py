@@ -1,0 +1,39 @@
+"""Export to ONNX (extra `onnx`)."""
+
+from __future__ import annotations
+
+import tempfile
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from warmstart.core import InputError, Tree
+from warmstart.engine.files import write_bytes
+
+
+def export(module: nn.Module, example: Tree, path: Path, outputs: list[str]) -> None:
+    """Write `module`, which takes the entries of `example` with any number of rows."""
+    try:
+        import onnxscript  # noqa: F401
+    except ImportError:
+        raise InputError("the extra onnx", "it is not installed", "pip install 'warmstart[onnx]'") from None
+    rows = torch.export.Dim("rows", min=1)
+    shapes: dict[str, Any] = {name: {0: rows} for name in example}
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the exporter warns of its own internals
+        target = Path(folder) / "model.onnx"
+        torch.onnx.export(
+            module.eval(),
+            tuple(example.values()),
+            target,
+            input_names=list(example),
+            output_names=outputs,
+            dynamic_shapes=shapes,
+            dynamo=True,
+            external_data=False,
+            verbose=False,
+        )
+        write_bytes(path, target.read_bytes())

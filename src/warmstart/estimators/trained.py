@@ -1,0 +1,169 @@
+"""A trained model: a method, its state, and what its tensors mean. What is saved, and what adapts."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from warmstart.core import Batch, Columns, InputError, Learner, Likelihood, Prediction, Task, Tree, adapt
+from warmstart.core.trees import fill, named_leaves, take, tree_map
+from warmstart.engine.files import read_tensors, same_tensors
+from warmstart.engine.meta import predict_stack
+from warmstart.engine.noise import adapt_noise, generator
+from warmstart.engine.stage import PLAIN
+from warmstart.estimators.folder import SCHEMA, WEIGHTS, read_text
+from warmstart.estimators.judging import Calibration, join_task
+from warmstart.estimators.methods import LIKELIHOODS, Network, assemble, configure, find
+from warmstart.models.tabular import join
+from warmstart.tasks.schema import Schema
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Everything that prediction needs. Tensors inside are on the CPU."""
+
+    name: str  # method id
+    config: Any
+    learner: Learner
+    state: Any
+    likelihood: Likelihood
+    classes: int
+    schema: Schema | None
+    network: Network
+    module: nn.Module | None
+    calibration: Calibration | None  # None for class targets
+    value: float  # validation error
+
+    @property
+    def joined(self) -> bool:
+        """Whether rows carry their task's descriptor as further columns."""
+        return self.schema is not None and self.name != "empirical_bayes"
+
+    def predict(self, task: Task, steps: int | None = None) -> Prediction:
+        """Adapt to every task of a stack and predict its query rows, in the units the network sees."""
+        count = self.learner.steps if steps is None else steps
+        noise = adapt_noise(self.learner.noise, len(task.key), count, generator(0))
+        return predict_stack(self.learner, self.state, self.view(task), noise, steps, chunk=256)
+
+    def view(self, task: Task) -> Task:
+        return join_task(task) if self.joined else task
+
+    def adapt(self, support: Batch, descriptor: Tree) -> Tree:
+        """Adapt to one task; descriptor [1, ...]."""
+        stack = Task(
+            tree_map(lambda leaf: leaf[None], support),
+            tree_map(lambda leaf: leaf[None], support),
+            descriptor,
+            torch.zeros(1, dtype=torch.long),
+        )
+        seen = take(self.view(stack), 0)
+        noise = take(adapt_noise(self.learner.noise, 1, self.learner.steps, generator(0)), 0)
+        with torch.no_grad():
+            return adapt(self.learner, self.state, seen.support, seen.descriptor, noise[0])
+
+    def before(self, descriptor: Tree) -> Tree:
+        """What `adapt` gives without a single sample: the zero-shot model, descriptor [1, ...]."""
+        nothing = Batch((), torch.zeros(0), torch.zeros(0), torch.zeros(0))
+        if self.schema is not None:
+            x = self.example(1)
+            nothing = Batch(x, torch.zeros(1), torch.zeros(1), torch.zeros(1))
+            return self.adapt(nothing, descriptor)
+        return self.learner.finish(self.state, self.learner.start(self.state, take(descriptor, 0)), nothing)
+
+    def example(self, rows: int) -> Tree:
+        """Rows of which everything is missing."""
+        assert self.schema is not None
+        columns = self.schema.columns
+        return {
+            "numeric": torch.zeros(rows, columns.numeric),
+            "categorical": torch.zeros(rows, len(columns.categorical), dtype=torch.long),
+            "bag": torch.zeros(rows, len(columns.bag), max(self.schema.rows.bag_length, 1), dtype=torch.long),
+        }
+
+    def predict_rows(self, adapted: Tree, descriptor: Tree, x: Tree) -> Prediction:
+        """Rows of the adapted task."""
+        if self.joined:
+            rows = x["numeric"].shape[0]
+            x = join(x, {name: leaf.expand(rows, *leaf.shape[1:]) for name, leaf in descriptor.items()})
+        noise = take(adapt_noise(self.learner.noise, 1, 0, generator(0))[1], 0)
+        with torch.no_grad():
+            return self.learner.predict(self.state, adapted, x, noise)
+
+    def decode(self, said: Prediction) -> Prediction:
+        """From the units the network sees to those of the target."""
+        if self.schema is None or self.likelihood.name != "squared":
+            return said
+        spread = self.schema.target.std
+        return Prediction(
+            self.unscale(said.mean),
+            tree_map(lambda v: v * spread**2, said.variance),
+            tree_map(self.unscale, said.samples),
+        )
+
+    def unscale(self, value: Tensor) -> Tensor:
+        if self.schema is None:
+            return value
+        return value * self.schema.target.std + self.schema.target.mean
+
+    def tensors(self) -> dict[str, Tree]:
+        """What is saved."""
+        kept: dict[str, Tree] = {"theta": self.state.theta}
+        return kept if self.calibration is None else {**kept, "calibration": self.calibration}
+
+    def config_json(self) -> dict[str, Any]:
+        return {
+            "method": self.name,
+            "config": dataclasses.asdict(self.config),
+            "likelihood": self.likelihood.name,
+            "classes": self.classes,
+            "network": {**self.network._asdict(), "hidden": list(self.network.hidden)},
+            "own_module": self.module is not None,
+            "validation": self.value if self.value == self.value else None,
+        }
+
+    def schema_json(self) -> str | None:
+        return None if self.schema is None else self.schema.to_json()
+
+
+def restore(path: Path, config: dict[str, Any], module: nn.Module | None) -> tuple[Trained, dict[str, Tensor]]:
+    """A trained model from its folder, and the tensors that lie there beside it."""
+    if config.get("own_module") and module is None:
+        raise InputError(f"the network that {path} was trained with", "none", "pass load(path, model=...)")
+    schema = None if config.get("own_module") else Schema.from_json(read_text(path / SCHEMA))
+    try:
+        cfg = configure(find(config["method"]).config, config["config"])
+        likelihood = LIKELIHOODS[config["likelihood"]]
+        network = Network(**{**config["network"], "hidden": tuple(config["network"]["hidden"])})
+        classes, value = int(config["classes"]), config["validation"]
+    except (KeyError, TypeError, ValueError):
+        raise InputError(f"a complete config.json in {path}", "a damaged one", "restore it, or fit again") from None
+    columns, about = (Columns(), Columns()) if schema is None else (schema.columns, schema.descriptor_columns)
+    learner, state = assemble(config["method"], cfg, columns, about, likelihood, classes, PLAIN, 0, network, module)
+    found, _ = read_tensors(path / WEIGHTS)
+    theta = under(found, "theta")
+    same_tensors(theta, named_leaves(state.theta), path / WEIGHTS)
+    scores = under(found, "calibration")
+    trained = Trained(
+        config["method"],
+        cfg,
+        learner,
+        state._replace(theta=fill(state.theta, theta)),
+        likelihood,
+        classes,
+        schema,
+        network,
+        module,
+        Calibration(**scores) if scores else None,
+        float("nan") if value is None else float(value),
+    )
+    return trained, found
+
+
+def under(named: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors below a path, by the rest of their path."""
+    return {name[len(prefix) + 1 :]: value for name, value in named.items() if name.startswith(f"{prefix}/")}

@@ -1,0 +1,162 @@
+import re
+import xml.etree.ElementTree as ElementTree
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.isotonic import IsotonicRegression
+
+from warmstart.report import Interval, make_row
+from warmstart.report.figures import (
+    Adaptation,
+    Curve,
+    adaptations,
+    calibration,
+    curves,
+    error_curves,
+    group_bars,
+    learning_curve,
+    scatters,
+)
+from warmstart.report.svg import COLOURS, GREYS, looks, spread
+
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = ['"><b>', "<script>1</script>", "$\\frac{x$", "_hidden", "数量", "a & \"b\" 'c'"]
+
+
+def texts(svg):
+    return ["".join(node.itertext()) for node in ElementTree.fromstring(svg).iter(f"{SVG}text")]
+
+
+def lines(svg, colour):
+    """The points of every polyline that is stroked in this colour."""
+    styled = [
+        node.get("d")
+        for node in ElementTree.fromstring(svg).iter(f"{SVG}path")
+        if f"stroke: {colour}" in (node.get("style") or "") and "fill: none" in (node.get("style") or "")
+    ]
+    return [np.array(re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", path), dtype=float) for path in styled]
+
+
+def example_curves():
+    rows = [make_row("maml", {"support": k}, "mse", {0: [e, e + 0.1]}) for k, e in ((5, 0.4), (0, 0.9), (20, 0.1))]
+    rows += [make_row("mean", {"support": k}, "mse", {0: 1.0}) for k in (0, 5, 20)]
+    return curves([*rows, make_row("maml", {"support": 0}, "nll", {0: 7.0})], "mse")
+
+
+LINE = Curve([0, 1, 5], [3.0, 2.0, 1.0], [2.5, 1.5, 0.5], [3.5, 2.5, 1.5])
+TASK = Adaptation("", [0, 1, 2], [1, 2, 1], [0.5], [1.5], Curve([0, 2], [0, 0]), Curve([0, 2], [1, 1], [0, 0], [2, 2]))
+PAIR = ([0.0, 1.0], [0.5, 0.5])
+BARS = [Interval(1, 0, 2), Interval(2, 1, 3)]
+FIGURES = {
+    "error_curves": lambda a, b: error_curves({a: LINE, b: LINE}, optimum=LINE, floor=0.5, x_label=a, y_label=b),
+    "group_bars": lambda a, b: group_bars([a, b], {a: BARS, b: BARS}, x_label=a, y_label=b),
+    "adaptations": lambda a, b: adaptations([TASK._replace(title=name) for name in (a, b)], x_label=a, y_label=b),
+    "scatters": lambda a, b: scatters({a: {b: PAIR, a: PAIR}, b: {a: PAIR}}, unit=a),
+    "calibration": lambda a, b: calibration([0.5, 0.9], {a: [0.4, 0.8], b: [0.6, 0.95]}),
+    "learning_curve": lambda a, b: learning_curve({a: LINE, b: LINE}, chosen=1, x_label=a, y_label=b),
+}
+
+
+def test_curves_gather_one_metric_in_order():
+    maml = example_curves()["maml"]
+    assert list(maml.x) == [0, 5, 20] and maml.mean == pytest.approx((0.95, 0.45, 0.15))
+    assert maml.high[0] - maml.mean[0] == pytest.approx(12.7062 * 0.05, rel=1e-4)  # t with one degree of freedom
+
+
+def test_a_curve_is_drawn_where_its_numbers_are():
+    drawn = error_curves(example_curves(), floor=0.05, y_label="mse")
+    (maml,) = [path for path in lines(drawn, COLOURS[0]) if len(path) == 3]
+    (mean,) = [path for path in lines(drawn, COLOURS[1]) if len(path) == 3]
+    x, y = maml.T
+    assert (x[1] - x[0]) / (x[2] - x[0]) == pytest.approx(np.log(6) / np.log(21), abs=2e-3)
+    unit = (y[2] - mean[0, 1]) / (1.0 - 0.15)  # svg units for one unit of error, downwards
+    assert (y - mean[:, 1]) / unit == pytest.approx([0.05, 0.55, 0.85], abs=2e-3)
+
+
+def test_curves_name_what_they_show():
+    drawn = texts(
+        error_curves(example_curves(), optimum=Curve([0, 20], [0.3, 0.1]), floor=0.05, y_label="relative mse")
+    )
+    assert {"maml", "mean", "optimum", "noise floor", "relative mse", "support samples", "0", "5", "20"} <= set(drawn)
+
+
+def test_a_method_far_off_does_not_flatten_the_others():
+    near = {f"near {i}": Curve([0, 1], [1.0 + i, 0.5]) for i in range(3)}
+    drawn = error_curves({**near, "far": Curve([0, 1], [900.0, 800.0])})
+    assert "far ↑" in texts(drawn)
+    (path,) = [path for path in lines(drawn, COLOURS[0]) if len(path) == 2 and path[0, 1] != path[1, 1]][:1]
+    assert abs(path[0, 1] - path[1, 1]) > 15
+
+
+def test_bars_are_as_tall_as_their_means():
+    drawn = group_bars(["few", "many"], {"m": [Interval(1.0, 0.5, 1.5), Interval(3.0, 2.0, 4.0)]}, y_label="mse")
+    boxes = [
+        np.array(re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", node.get("d")), dtype=float)
+        for node in ElementTree.fromstring(drawn).iter(f"{SVG}path")
+        if f"fill: {COLOURS[0]}" in (node.get("style") or "") and node.get("clip-path")
+    ]
+    heights = [np.ptp(box[:, 1]) for box in boxes]
+    assert len(heights) == 2 and heights[1] / heights[0] == pytest.approx(3.0, rel=1e-2)
+    assert {"few", "many", "m", "mse"} <= set(texts(drawn))
+
+
+def test_scatters_tell_the_error_of_each_panel():
+    drawn = texts(scatters({"user 7": {"0 samples": ([0.0, 0.0], [3.0, 4.0]), "5 samples": ([1.0, 2.0], [1.0, 2.0])}}))
+    assert {"0 samples", "5 samples", f"RMSE {np.sqrt(12.5):.3g}", "RMSE 0", "true"} <= set(drawn)
+    assert "user 7" in " ".join(drawn)
+
+
+def test_an_interval_is_promised_only_where_one_is_drawn():
+    bare = TASK._replace(after=Curve([0, 2], [1, 1]))
+    assert "after, 95 % interval" in texts(adaptations([TASK]))
+    assert "after, 95 % interval" not in texts(adaptations([bare])) and "after the samples" in texts(
+        adaptations([bare])
+    )
+
+
+def test_the_chosen_step_is_told():
+    assert "kept: 300" in texts(learning_curve({"validation": Curve([0, 300, 600], [3.0, 1.0, 2.0])}, chosen=300))
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_any_name_is_shown_as_it_is(kind):
+    for a, b in zip(HOSTILE[::2], HOSTILE[1::2], strict=True):
+        drawn = FIGURES[kind](a, b)
+        assert "<script" not in drawn
+        shown = " ".join(texts(drawn))
+        assert a in shown and b in shown
+
+
+@pytest.mark.parametrize("kind", FIGURES)
+def test_a_drawing_can_stand_on_a_page(kind):
+    settings = dict(mpl.rcParams)
+    drawn = FIGURES[kind]("a", "b")
+    other = FIGURES[kind]("a", "c")
+    assert dict(mpl.rcParams) == settings
+    root = ElementTree.fromstring(drawn)
+    assert root.tag == f"{SVG}svg" and root.get("role") == "img" and len(root.get("aria-label")) > 10
+    assert root.find(f"{SVG}metadata") is None and "<style" not in drawn
+    used = set(re.findall(r'(?:url\(#|href="#)([^)"]+)', drawn))
+    named = re.findall(r' id="([^"]+)"', drawn)
+    assert used == set(named) and len(named) == len(set(named))
+    assert not set(named) & set(re.findall(r' id="([^"]+)"', other))
+    assert drawn == FIGURES[kind]("a", "b")  # the same numbers give the same file
+
+
+def test_baselines_are_grey_and_looks_differ():
+    names = [f"m{i}" for i in range(12)] + ["b1", "b2"]
+    chosen = looks(names, baselines=["b1", "b2"])
+    assert {chosen["b1"].colour, chosen["b2"].colour} <= set(GREYS)
+    assert all(chosen[name].colour in COLOURS for name in names[:12])
+    assert len(set(map(str, chosen.values()))) == 14
+
+
+@given(st.lists(st.floats(0, 1), min_size=1, max_size=12), st.floats(0.01, 0.3))
+def test_labels_move_apart_as_little_as_possible(heights, gap):
+    heights = sorted(heights)
+    offsets = gap * np.arange(len(heights))
+    nearest = IsotonicRegression().fit_transform(offsets, np.array(heights) - offsets) + offsets
+    assert spread(heights, gap) == pytest.approx(nearest, abs=1e-9)

@@ -1,0 +1,68 @@
+"""What the pages tell a reader to type works, and does what the page says."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from warmstart.core import Learner, adapt, make_batch
+from warmstart.models.mlp import MLP, seeded
+
+ROOT = Path(__file__).parents[2]
+METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem != "index")
+
+
+def blocks(page, heading=""):
+    """The Python blocks of a page, after a heading."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return re.findall(r"^```python\n(.*?)^```", text[text.index(heading) :], re.MULTILINE | re.DOTALL)
+
+
+def sines(tasks, rows):
+    x = torch.linspace(-5, 5, tasks * rows).reshape(tasks, rows, 1)
+    return x, torch.sin(x).squeeze(-1) + torch.arange(tasks)[:, None]
+
+
+def error(learner, state, x, y, steps):
+    """Mean squared error on the rows that were adapted to."""
+    adapted = adapt(learner, state, make_batch(x, y), torch.zeros(0), steps=steps)
+    return (learner.predict(state, adapted, x, ()).mean - y).square().mean()
+
+
+@pytest.mark.parametrize("page", METHODS, ids=lambda page: page.stem)
+def test_method_pages_build_learners_that_adapt(page):
+    (snippet,) = blocks(page)
+    names = {}
+    with seeded(0):
+        exec(snippet, names)
+    x, y = sines(1, 10)
+    built = [value for value in names.values() if isinstance(value, Learner)]
+    assert built
+    for learner in built:
+        state = learner.init(names["model"].params)
+        assert error(learner, state, x[0], y[0], learner.steps) < error(learner, state, x[0], y[0], 0)
+
+
+def test_readme_example_trains():
+    (snippet,) = blocks("README.md")
+    with seeded(0):
+        module = MLP(1, (8,), 1)
+    x, y = sines(4, 10)
+    batch = (x[:, :5], y[:, :5], x[:, 5:], y[:, 5:])
+    first, later = {"my_module": module, "batches": [batch]}, {"my_module": module, "batches": [batch] * 30}
+    exec(snippet, first)
+    exec(snippet, later)
+    assert later["info"].loss < first["info"].loss
+
+
+def test_page_for_newcomers_trains_and_adapts():
+    update, new = blocks("docs/coming-from.md", "### warmstart")
+    x, y = sines(25, 20)
+    names = {"xs": x[:, ::2], "ys": y[:, ::2], "xq": x[:, 1::2], "yq": y[:, 1::2]}
+    with seeded(0):
+        exec(update, names)
+    assert not torch.equal(names["state"].theta["head.bias"], names["model"].params["head.bias"])
+    names |= {"support": make_batch(x[3], y[3]), "x_new": x[3]}
+    exec(new, names)
+    assert names["mean"].shape == (20,)
