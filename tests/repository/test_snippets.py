@@ -3,11 +3,14 @@
 import re
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 import torch
 
 from warmstart.core import Learner, adapt, make_batch
 from warmstart.models.mlp import MLP, seeded
+from warmstart.training.train import Plan
 
 ROOT = Path(__file__).parents[2]
 METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem != "index")
@@ -44,8 +47,24 @@ def test_method_pages_build_learners_that_adapt(page):
         assert error(learner, state, x[0], y[0], learner.steps) < error(learner, state, x[0], y[0], 0)
 
 
-def test_readme_example_trains():
-    (snippet,) = blocks("README.md")
+def test_readme_example_for_tables_runs(tmp_path, monkeypatch, capsys):
+    snippet, _ = blocks("README.md")
+    generator = np.random.default_rng(0)
+    table = pd.DataFrame({"user": np.repeat(np.arange(60), 8), "price": generator.normal(size=480)})
+    table["rating"] = table["price"] * (1 + table["user"] % 3) + generator.normal(size=480) / 10
+    table.to_csv(tmp_path / "ratings.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    # the reader waits for the search over methods; a test does not
+    short = "MetaLearner('empirical_bayes', plan=Plan(steps=20, support=5, query=3), trials=1, device='cpu')"
+    names = {"Plan": Plan, "first_ratings": table[:4], "candidates": table[4:8].drop(columns="rating")}
+    exec(snippet.replace("MetaLearner()", short), names)
+    assert "prediction" in capsys.readouterr().out
+    again = names["MetaLearner"].load("model").adapt(table[:4])
+    assert torch.equal(again.predict(table[4:8]).mean, names["newcomer"].predict(table[4:8]).mean)
+
+
+def test_readme_example_for_researchers_trains():
+    _, snippet = blocks("README.md")
     with seeded(0):
         module = MLP(1, (8,), 1)
     x, y = sines(4, 10)

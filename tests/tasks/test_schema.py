@@ -11,7 +11,7 @@ import torch
 from warmstart.core import Columns, InputError
 from warmstart.tasks.pool import episodes
 from warmstart.tasks.roles import Roles
-from warmstart.tasks.schema import Schema
+from warmstart.tasks.schema import Schema, task_names
 from warmstart.tasks.split import Split, digest
 
 ROLES = Roles("user", "rating", item="film", group="sex")
@@ -116,6 +116,15 @@ def test_keys_match_whatever_type_a_file_gave_them():
     as_float = rows().assign(film=rows()["film"].astype(float))
     for frame in (as_text, as_float, rows().astype({"film": "category"})):
         assert_same(schema.transform(frame, users(), films()), schema.transform(rows(), users(), films()))
+
+
+def test_task_names_are_those_of_the_pool():
+    frame = rows().assign(user=[2.0, 1.5, 2.0, 1.5, 7])
+    names = task_names(frame, "user")
+    assert names == ["2", "1.5", "7"] == list(Schema.fit(frame, PLAIN).transform(frame).names)
+    assert Schema.fit(frame, PLAIN, split=Split(("2",), ("1.5",), ("7",))).target.mean == 2.5
+    with pytest.raises(InputError, match="did you mean 'user'"):
+        task_names(frame, "usr")
 
 
 def test_lists_and_separated_text_are_one_thing():

@@ -157,7 +157,7 @@ KEYS = st.sampled_from("aaab").flatmap(lambda which: COLUMNS if which == "b" els
 TARGETS = st.sampled_from("aaab").flatmap(lambda which: COLUMNS if which == "b" else st.just([1.0, 2.0, 3.5, 0.0]))
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(KEYS, TARGETS, st.lists(COLUMNS, max_size=3), COLUMNS, COLUMNS, st.booleans(), st.sets(st.sampled_from("cdti")))
 def test_any_frame_gives_a_pool_or_an_input_error(task, target, features, side, other, described, used):
     frame = pd.DataFrame({"t": pd.Series(task), "y": pd.Series(target)})

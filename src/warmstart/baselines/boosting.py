@@ -18,11 +18,11 @@ from typing import Any, TypeAlias
 
 import torch
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
-from sklearn.preprocessing import TargetEncoder
 from torch import Tensor
 
-from warmstart.baselines.design import code_columns, coded, dense, fit_design, long_columns
-from warmstart.baselines.pooled import answers, training_rows
+from warmstart.baselines.design import code_columns, coded, dense, fit_design
+from warmstart.baselines.encoding import fit_means, long_columns
+from warmstart.baselines.pooled import answers, fit_model, training_rows
 from warmstart.baselines.support import by_chunks, statistics, targets
 from warmstart.core import Batch, Columns, InputError, Likelihood, Prediction, Task, Tree
 from warmstart.core.trees import take
@@ -34,10 +34,10 @@ Tell: TypeAlias = Callable[[dict[str, Tensor]], Tensor]
 @dataclass(frozen=True)
 class Config:
     trees: int = 300  # in each stage
-    rate: float = 0.1
-    leaves: int = 31
-    smallest_leaf: int = 20
-    l2: float = 1.0
+    rate: float = 0.1  # of learning: how much of each tree counts
+    leaves: int = 31  # at most, in a tree
+    smallest_leaf: int = 50  # rows in it
+    l2: float = 10.0  # penalty on the values of leaves
     bandwidth: float = 1.0  # of the similarity, relative to the distance of two random rows
     ridge: float = 0.3  # noise of the kernel regression on the support, relative to its signal
     folds: int = 3  # of tasks, for cross-fitting
@@ -50,8 +50,8 @@ SPACE: dict[str, list[Any]] = {
     "trees": [150, 300, 600],
     "rate": [0.05, 0.1],
     "leaves": [15, 31, 63],
-    "smallest_leaf": [10, 20, 50],
-    "l2": [0.0, 1.0, 10.0],
+    "smallest_leaf": [20, 50, 100],
+    "l2": [1.0, 10.0, 100.0],
     "bandwidth": [0.3, 0.6, 1.0, 1.5],
     "ridge": [0.1, 0.3, 1.0],
 }
@@ -71,11 +71,13 @@ def fit(
     train = train.to("cpu")
     row, about = fit_design(train.x, columns), fit_design(train.descriptor, descriptor_columns)
     codes = code_columns(row) + code_columns(about)
+    long = long_columns(columns) if isinstance(train.x, dict) else {}
     centre = targets(train.y, likelihood, classes).mean(0)
 
     def prepare(x: Tree, descriptor: Tree, owner: Tensor) -> dict[str, Tensor]:
         known = torch.cat([coded(row, x), coded(about, descriptor)[owner]], -1)
-        return {"design": dense(row, x), "known": known, "long": long_columns(x, columns)}
+        index = x["categorical"][..., list(long)] if long else known[..., :0].long()
+        return {"design": dense(row, x), "known": known, "long": index}
 
     def features(task: Task) -> Tensor:
         shown, asked, w = task.support.x, task.query.x, task.support.w
@@ -88,8 +90,11 @@ def fit(
 
     owner = torch.repeat_interleave(torch.arange(train.count), train.lengths)
     rows = prepare(train.x, train.descriptor, owner)
-    first = partial(_fit_first, codes=codes, likelihood=likelihood, classes=classes, cfg=cfg, seed=seed)
-    fold = torch.randperm(train.count, generator=torch.Generator().manual_seed(seed))[owner] % cfg.folds
+    first = partial(
+        _fit_first, sizes=[*long.values()], codes=codes, likelihood=likelihood, classes=classes, cfg=cfg, seed=seed
+    )
+    shuffled = torch.randperm(train.count, generator=torch.Generator().manual_seed(seed))
+    fold = (shuffled % min(cfg.folds, train.count))[owner]
     known = {"design": rows["design"], "told": _cross_fit(first, rows, train.y, train.w, fold)}
     x, y, w = training_rows(train._replace(x=known), features, cfg.draws, cfg.support, cfg.query, seed)
     tell, second = first(rows, train.y, train.w), _trees(codes, x, y, w, likelihood, cfg, seed)
@@ -109,7 +114,7 @@ def fit(
 def _cross_fit(first: Callable[..., Tell], rows: dict[str, Tensor], y: Tensor, w: Tensor, fold: Tensor) -> Tensor:
     """What the first stage tells of each row when it was fitted on the tasks of the other folds."""
     parts, places = [], []
-    for held in fold.unique():
+    for held in range(int(fold.max()) + 1):
         out = fold == held
         parts.append(first(take(rows, ~out), y[~out], w[~out])(take(rows, out)))
         places.append(out.nonzero().squeeze(1))
@@ -120,6 +125,7 @@ def _fit_first(
     rows: dict[str, Tensor],
     y: Tensor,
     w: Tensor,
+    sizes: list[int],
     codes: list[bool],
     likelihood: Likelihood,
     classes: int,
@@ -127,18 +133,14 @@ def _fit_first(
     seed: int,
 ) -> Tell:
     """rows -> [..., F]: what is known, the mean targets of the long columns, and last the prediction f."""
-    known, long = rows["known"], rows["long"]
-    kind = {"squared": "continuous"}.get(likelihood.name, likelihood.name)
-    encoder = TargetEncoder(target_type=kind, random_state=seed) if long.shape[-1] else None
-    if encoder:
-        known = torch.cat([known, torch.from_numpy(encoder.fit_transform(long.numpy(), y.numpy())).float()], -1)
+    values = targets(y, likelihood, classes)
+    fitted = [fit_means(rows["long"][:, i], size, values, w, seed) for i, size in enumerate(sizes)]
+    known = torch.cat([rows["known"], *(means for means, _ in fitted)], -1)
     model = _trees(codes, known, y, w, likelihood, cfg, seed)
 
     def tell(rows: dict[str, Tensor]) -> Tensor:
-        known, long = rows["known"], rows["long"]
-        if encoder:
-            means = torch.from_numpy(encoder.transform(long.flatten(0, -2).numpy())).float()
-            known = torch.cat([known, means.reshape(*long.shape[:-1], -1)], -1)
+        means = [mean(rows["long"][..., i]) for i, (_, mean) in enumerate(fitted)]
+        known = torch.cat([rows["known"], *means], -1)
         return torch.cat([known, answers(model, known, likelihood, classes)], -1)
 
     return tell
@@ -157,5 +159,5 @@ def _trees(codes: list[bool], x: Tensor, y: Tensor, w: Tensor, likelihood: Likel
         early_stopping=False,
         random_state=seed,
     )
-    weight = None if bool((w == 1).all()) else w.numpy()  # weights make the binning several times slower
-    return model.fit(x.numpy(), y.numpy() if likelihood.name == "squared" else y.long().numpy(), weight)
+    weight = None if bool((w == 1).all()) else w  # weights make the binning of columns several times slower
+    return fit_model(model, x, y, weight, likelihood)

@@ -33,12 +33,19 @@ def fit_design(x: Tree, columns: Columns) -> Design:
     _, levels, tags = columns if isinstance(x, dict) else Columns()
     design = Design(
         numeric.mean(0),
-        _scale(numeric),
+        scales(numeric),
         tuple(_places(categorical[:, i], size) for i, size in enumerate(levels)),
         tuple(_places(bag[:, i], size) for i, size in enumerate(tags)),
     )
-    spread = float(dense(design, x).var(0, correction=0).sum() * 2) ** 0.5
+    rows = dense(design, x)
+    spread = float(((rows - rows.mean(0)) ** 2).sum(-1).mean() * 2) ** 0.5
     return design._replace(spread=spread or 1.0)
+
+
+def scales(x: Tensor) -> Tensor:
+    """Standard deviations of columns; 1 for a column that does not vary."""
+    deviation = ((x - x.mean(0)) ** 2).mean(0).sqrt()  # unlike std, silent when there are no columns
+    return torch.where(deviation > 1e-6, deviation, torch.ones_like(deviation))
 
 
 def dense(design: Design, x: Tree) -> Tensor:
@@ -73,22 +80,10 @@ def code_columns(design: Design) -> list[bool]:
     return [False] * len(design.centre) + [True] * len(design.categorical) + [False] * tags
 
 
-def long_columns(x: Tree, columns: Columns) -> Tensor:
-    """[..., l] indices of the categorical columns that lose values to `LEVELS`."""
-    _, categorical, _ = _parts(x)
-    long = [i for i, size in enumerate(columns[1]) if size - 2 > LEVELS] if isinstance(x, dict) else []
-    return categorical[..., long]
-
-
 def _parts(x: Tree) -> tuple[Tensor, Tensor, Tensor]:
     if isinstance(x, dict):
         return x["numeric"], x["categorical"], x["bag"]
     return x, x[..., :0].long(), x[..., :0, None].long()
-
-
-def _scale(numeric: Tensor) -> Tensor:
-    deviation = numeric.std(0, correction=0)
-    return torch.where(deviation > 0, deviation, torch.ones_like(deviation))
 
 
 def _places(index: Tensor, size: int) -> Tensor:

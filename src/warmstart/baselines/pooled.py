@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from sklearn.dummy import DummyClassifier
 from torch import Tensor
 
 from warmstart.core import Likelihood, Task
@@ -20,12 +21,21 @@ def training_rows(
     parts = []
     for _ in range(draws):
         shown = torch.randint(support + 1, (pool.count,), generator=generator)
-        for ids in torch.arange(pool.count).split(500):
+        for first in range(0, pool.count, 500):
+            ids = torch.arange(first, min(first + 500, pool.count))
             task = episodes(pool, ids, support, query, generator, shown[ids])
             real = task.query.mask > 0
             parts.append((features(task)[real], task.query.y[real], task.query.w[real]))
     x, y, w = (torch.cat(part) for part in zip(*parts, strict=True))
     return x, y, w
+
+
+def fit_model(model: Any, x: Tensor, y: Tensor, w: Tensor | None, likelihood: Likelihood) -> Any:
+    """A scikit-learn model fitted; when all rows are of one class, the model that says so."""
+    if likelihood.name != "squared":
+        y = y.long()
+        model = model if bool((y != y[0]).any()) else DummyClassifier()
+    return model.fit(x.numpy(), y.numpy(), sample_weight=None if w is None else w.numpy())
 
 
 def answers(model: Any, x: Tensor, likelihood: Likelihood, classes: int) -> Tensor:

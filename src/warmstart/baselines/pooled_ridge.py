@@ -14,8 +14,8 @@ import torch
 from sklearn.linear_model import LogisticRegression, Ridge
 from torch import Tensor
 
-from warmstart.baselines.design import dense, fit_design
-from warmstart.baselines.pooled import answers, training_rows
+from warmstart.baselines.design import dense, fit_design, scales
+from warmstart.baselines.pooled import answers, fit_model, training_rows
 from warmstart.baselines.support import by_chunks, statistics, targets
 from warmstart.core import Columns, Likelihood, Prediction, Task
 from warmstart.tasks.pool import Pool
@@ -59,12 +59,10 @@ def fit(
         return torch.cat([asked, told, said], -1)
 
     x, y, w = training_rows(train, features, cfg.draws, cfg.support, cfg.query, seed)
-    mean, scale = x.mean(0), x.std(0).clamp(min=1e-6)
-    rows = ((x - mean) / scale).double().numpy()
-    if likelihood.name == "squared":
-        model = Ridge(alpha=cfg.penalty).fit(rows, y.numpy(), w.numpy())
-    else:
-        model = LogisticRegression(C=1 / cfg.penalty, max_iter=2000).fit(rows, y.long().numpy(), w.numpy())
+    mean, scale = x.mean(0), scales(x)
+    logistic = LogisticRegression(C=1 / cfg.penalty, max_iter=2000)
+    kind = Ridge(alpha=cfg.penalty) if likelihood.name == "squared" else logistic
+    model = fit_model(kind, ((x - mean) / scale).double(), y, w, likelihood)
 
     def chunk(task: Task) -> Tensor:
         return answers(model, ((features(task) - mean) / scale).double(), likelihood, classes)

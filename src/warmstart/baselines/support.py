@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from warmstart.core import Likelihood, Prediction, Task
-from warmstart.core.trees import take, to_device
+from warmstart.core import Batch, Likelihood, Prediction, Task
+from warmstart.core.trees import take, to_device, tree_map
 from warmstart.tasks.pool import Pool, pad_safe
 
 
@@ -51,12 +51,18 @@ def regress(own: Tensor, cross: Tensor, values: Tensor, weight: Tensor, ridge: f
     """Kernel ridge regression of a stack, cross (own + ridge / weight)^-1 values; weight 0 is no row."""
     root = weight.sqrt().unsqueeze(-1)
     system = root * own * root.mT + ridge * torch.eye(own.shape[-1]).to(own)
-    return cross @ (root * torch.linalg.solve(system, root * values))
+    coefficients: Tensor = torch.linalg.solve(system, root * values)
+    return cross @ (root * coefficients)
 
 
 def by_chunks(predict: Callable[[Task], Tensor], task: Task, likelihood: Likelihood, size: int = 200) -> Prediction:
     """`predict`, task -> [t, q, c], on clean slices of the stack, so that [t, q, s] arrays stay small."""
     parts = (to_device(take(task, slice(first, first + size)), "cpu") for first in range(0, len(task.key), size))
-    clean = (part._replace(support=pad_safe(part.support), query=pad_safe(part.query)) for part in parts)
+    clean = (part._replace(support=_one_more(pad_safe(part.support)), query=pad_safe(part.query)) for part in parts)
     values = torch.cat([predict(part) for part in clean]).to(task.query.w)
     return Prediction(values if likelihood.name == "multiclass" else values.squeeze(-1))
+
+
+def _one_more(batch: Batch) -> Batch:
+    """A padded row at the end, since scikit-learn refuses to predict no rows at all."""
+    return Batch(*tree_map(lambda leaf: torch.cat([leaf, leaf.new_zeros(len(leaf), 1, *leaf.shape[2:])], 1), batch))

@@ -23,12 +23,12 @@ from warmstart.tasks.pool import Pool
 
 @dataclass(frozen=True)
 class Config:
-    penalty: float = 10.0  # on the slopes of the standardised columns
+    penalty: float = 3.0  # on the slopes of the standardised columns
     offset: float = 1.0  # how much freer the intercept is than a slope
     newton: int = 8  # steps of the logistic regression
 
 
-SPACE: dict[str, list[Any]] = {"penalty": [1.0, 3.0, 10.0, 30.0, 100.0], "offset": [0.3, 1.0, 3.0, 10.0]}
+SPACE: dict[str, list[Any]] = {"penalty": [0.3, 1.0, 3.0, 10.0, 30.0], "offset": [0.3, 1.0, 3.0, 10.0]}
 
 
 def fit(

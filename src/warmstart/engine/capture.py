@@ -51,7 +51,7 @@ def capture(update: Update, state: Any, warmup: int = 3) -> Update:
 
 def _record(update: Update, static: Any, batch: Any, warmup: int) -> Callable[[Any], Any]:
     static_batch = own(batch)
-    side = torch.cuda.Stream()
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         for _ in range(warmup):

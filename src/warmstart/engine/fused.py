@@ -72,7 +72,8 @@ def _load(text: str) -> Any:
     """The kernel of a source text. Triton looks the source up by its file name, so it is put where that finds it."""
     name = f"<fused {hashlib.sha256(text.encode()).hexdigest()[:16]}>"
     linecache.cache[name] = (len(text), None, text.splitlines(keepends=True), name)
-    scope = {"triton": importlib.import_module("triton"), "tl": importlib.import_module("triton.language")}
+    scope: dict[str, Any] = {"__name__": __name__}  # without it Triton refuses functions that call others
+    scope |= {"triton": importlib.import_module("triton"), "tl": importlib.import_module("triton.language")}
     exec(compile(text, name, "exec"), scope)
     return scope["kernel"]
 
@@ -219,7 +220,7 @@ class _Writer:
             return _viewed(args[0], shape)
         if op in ops.COPIES:
             convert = (f"({{0}}).to({ops.TYPES[dtype]})", ops.ALL)
-            value: Value = args[0] if args[0].dtype == dtype else self.pointwise(convert, args, args[0].shape, dtype)
+            value: Value = args[0] if args[0].dtype == dtype else self.pointwise(convert, args[:1], args[0].shape, dtype)
             return value._replace(shape=shape)
         if op in ops.TRANSPOSES:
             return _transposed(args[0]) if _swaps(op, args) else args[0]
@@ -238,13 +239,24 @@ class _Writer:
             return rest[0]._replace(shape=shape)
         if all(value.number is not None for value in tensors):
             args = [self.typed(arg) if arg is tensors[0] else arg for arg in args]
-        lead = max(tensors, key=lambda value: (math.prod(value.sizes), value.name not in self.inputs))
-        args = [self.hold(arg, lead.turned) if isinstance(arg, Value) else arg for arg in args]
+        turned = self.orientation(tensors)
+        args = [self.hold(arg, turned) if isinstance(arg, Value) else arg for arg in args]
         tensors = [arg for arg in args if isinstance(arg, Value)]
         sizes = _small((max(value.sizes[0] for value in tensors), max(value.sizes[1] for value in tensors)))
         name = self.emit(template.format(*(arg.name if isinstance(arg, Value) else _text(arg) for arg in args)))
         clean = not self.mask(sizes) or _stays_zero(zero, tensors, sizes)
-        return Value(name, sizes, lead.turned, clean, shape, dtype)
+        return Value(name, sizes, turned, clean, shape, dtype)
+
+    def orientation(self, tensors: list[Value]) -> bool:
+        """That in which the least has to be moved; of equal ones the tensors' own for vectors, else not turned."""
+        moved = [0, 0]
+        for value in tensors:
+            free = value.name in self.inputs and 1 in value.sizes
+            moved[not value.turned] += 0 if free or value.sizes == (1, 1) else math.prod(value.sizes)
+        if moved[0] != moved[1]:
+            return moved[1] < moved[0]
+        blocks = [value for value in tensors if value.sizes != (1, 1)]
+        return all(value.turned for value in blocks) if blocks and all(1 in value.sizes for value in blocks) else False
 
     def times(self, a: Value, b: Value) -> Value:
         """The product of entries."""
@@ -398,7 +410,7 @@ def _small(sizes: Sizes) -> Sizes:
 
 
 def _text(number: Any) -> str:
-    return repr(number) if number is None or math.isfinite(number) else f'float("{number}")'
+    return f'float("{number}")' if isinstance(number, float) and not math.isfinite(number) else repr(number)
 
 
 def _literal(number: float, shape: Shape, dtype: torch.dtype) -> Value:

@@ -28,5 +28,5 @@ def sum_over_ranks(tree: Tree) -> Tree:
     dist.all_reduce(message)
     sizes = [part.numel() for part in parts]
     return unflatten(
-        [piece.reshape(part.shape) for piece, part in zip(message.split(sizes), parts, strict=True)], structure
+        [piece.reshape(part.shape) for piece, part in zip(torch.split_with_sizes(message, sizes), parts, strict=True)], structure
     )

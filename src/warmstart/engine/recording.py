@@ -35,7 +35,7 @@ def _noop(node: fx.Node) -> fx.Node | None:
         return None
     if node.target in _RESHAPES and source.meta["val"].shape == node.meta["val"].shape:
         return source
-    if node.target is aten.mul.Scalar and node.args[1] == 1:
+    if node.target is aten.mul.Scalar and node.args[1] == 1 and source.meta["val"].dtype == node.meta["val"].dtype:
         return source
     twice = node.target is aten.transpose.int and source.target is node.target
     if twice and set(node.args[1:]) == set(source.args[1:]):

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, fx
-from torch.func import vjp, vmap
+from torch.func import functionalize, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from warmstart.core.trees import Tree, flatten, unflatten
@@ -56,8 +56,8 @@ def _functional(fn: Callable[..., Any]) -> Pullback:
     stacked = over_tasks(fn)
 
     def forward(first: Tree, second: Tree, *rest: Tree) -> tuple[Any, Any]:
-        result: tuple[Any, Any] = vjp(lambda a, b: stacked(a, b, *rest), first, second)
-        return result
+        found: Any = vjp(lambda a, b: stacked(a, b, *rest), first, second)
+        return found[0], found[1]
 
     return Pullback(forward, lambda saved, cotangent: saved(cotangent))
 
@@ -87,8 +87,8 @@ def _recorded(build: Build) -> Stage:
             shapes, out = flatten(stacked(*args))
 
             def joint(args: tuple[Tree, ...], cotangent: Tree) -> tuple[Any, Any]:
-                result, pullback = vjp(lambda a, b: stacked(a, b, *args[2:]), args[0], args[1])
-                return result, pullback(cotangent)
+                found: Any = vjp(lambda a, b: stacked(a, b, *args[2:]), args[0], args[1])
+                return found[0], found[1](cotangent)
 
             graph, example, _ = record(joint, inputs + shapes, (tuple, None, (structure, out)))
             halves = cut(graph, len(inputs), len(shapes))
@@ -144,13 +144,15 @@ def record(fn: Callable[..., Tree], inputs: list[Tensor], structure: Any) -> tup
 
     # copies: make_fx merges inputs that are one tensor object
     example = [leaf.detach().clone(memory_format=torch.contiguous_format) for leaf in inputs]
-    return simplify(make_fx(flat)(*example)), example, found[0]
+    # without mutation, since equal operations are computed once
+    return simplify(make_fx(functionalize(flat))(*example)), example, found[0]
 
 
 def _inductor(graph: fx.GraphModule, example: list[Tensor]) -> Program:
     from torch import _inductor as inductor  # imported here: loading it takes seconds
 
-    return inductor.compile(graph, example)
+    program: Program = inductor.compile(graph, list(example))
+    return program
 
 
 PLAIN = Stage(_as_is, over_tasks, _functional)

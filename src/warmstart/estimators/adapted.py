@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from warmstart.core import InputError, Prediction, Tree
-from warmstart.core.trees import fill, tree_map
-from warmstart.estimators.folder import pack, read_config, write_folder
+from warmstart.core.trees import fill, named_leaves, tree_map
+from warmstart.engine.files import same_tensors
+from warmstart.estimators.folder import WEIGHTS, pack, read_config, write_folder
 from warmstart.estimators.judging import interval
 from warmstart.estimators.onnx import export
-from warmstart.estimators.trained import Trained, restore, under
+from warmstart.estimators.trained import Trained, damaged, restore, under
 from warmstart.tasks.table import Source
 
 
@@ -37,25 +38,22 @@ class AdaptedModel:
         self, rows: Source | Tree, level: float = 0.9, item_table: Source | None = None
     ) -> tuple[Tensor, Tensor]:
         """low and high, which hold a new value with probability `level` over tasks like the validation tasks."""
-        if self.trained.calibration is None:
-            raise InputError("a squared target for intervals", self.trained.likelihood.name, "use the probabilities")
-        if not 0 < level < 1:
-            raise InputError("a level between 0 and 1", f"{level}", "pass for instance 0.9")
-        said = self._predict(self._rows(rows, item_table))
-        stacked = Prediction(*tree_map(lambda leaf: leaf[None], tuple(said)))
-        low, high = interval(self.trained.calibration, stacked, torch.tensor([self.shown]), level)
+        low, high = self._interval(self._predict(self._rows(rows, item_table)), level)
         if not bool(torch.isfinite(low).all()):
+            assert self.trained.calibration is not None
             few = len(self.trained.calibration.mask)
-            need = int(np.ceil(level / (1 - level)))
+            need = int(np.ceil(level / (1 - level) - 1e-9))
             raise InputError(f"at least {need} validation tasks for level {level}", f"{few}", "lower the level")
-        return self.trained.unscale(low[0]), self.trained.unscale(high[0])
+        return low, high
 
     def frame(self, rows: Source, level: float = 0.9, item_table: Source | None = None) -> pd.DataFrame:
-        """The predictions as a table, with intervals or class probabilities."""
-        said = self.predict(rows, item_table)
+        """The predictions as a table, with class probabilities, or intervals: infinite where the validation
+        tasks are too few to claim the level."""
+        raw = self._predict(self._rows(rows, item_table))
+        said = self.trained.decode(raw)
         schema = self.trained.schema
         if self.trained.likelihood.name == "squared":
-            low, high = self.predict_interval(rows, level, item_table)
+            low, high = self._interval(raw, level)
             return pd.DataFrame({"prediction": said.mean, "low": low, "high": high})
         classes = schema.target.classes if schema is not None else [str(i) for i in range(said.mean.shape[-1])]
         if self.trained.likelihood.name == "binary":
@@ -84,9 +82,14 @@ class AdaptedModel:
     def load(cls, path: str | Path, model: nn.Module | None = None) -> AdaptedModel:
         config = read_config(Path(path), "adapted")
         trained, found = restore(Path(path), config, model)
-        descriptor = under(found, "descriptor") or found["descriptor"]
-        like = trained.before(descriptor)
-        return cls(trained, fill(like, under(found, "adapted")), descriptor, int(config["shown"]))
+        shown, descriptor = config.get("shown"), under(found, "descriptor") or found.get("descriptor")
+        empty = trained.empty_descriptor()
+        if not isinstance(shown, int) or descriptor is None:
+            raise damaged(Path(path))
+        same_tensors(named_leaves(descriptor), named_leaves(empty), Path(path) / WEIGHTS)
+        like, adapted = trained.before(empty), under(found, "adapted")
+        same_tensors(adapted, named_leaves(like), Path(path) / WEIGHTS)
+        return cls(trained, fill(like, adapted), descriptor, shown)
 
     def export(self, path: str | Path) -> None:
         """An ONNX file with inputs numeric, categorical and bag, as `schema.transform_rows` gives them."""
@@ -101,6 +104,15 @@ class AdaptedModel:
 
     def _predict(self, x: Tree) -> Prediction:
         return self.trained.predict_rows(self.adapted, self.descriptor, x)
+
+    def _interval(self, raw: Prediction, level: float) -> tuple[Tensor, Tensor]:
+        if self.trained.calibration is None:
+            raise InputError("a squared target for intervals", self.trained.likelihood.name, "use the probabilities")
+        if not 0 < level < 1:
+            raise InputError("a level between 0 and 1", f"{level}", "pass for instance 0.9")
+        stacked = Prediction(*tree_map(lambda leaf: leaf[None], tuple(raw)))
+        low, high = interval(self.trained.calibration, stacked, torch.tensor([self.shown]), level)
+        return self.trained.unscale(low[0]), self.trained.unscale(high[0])
 
     def _example(self) -> Tree:
         if self.trained.schema is None:

@@ -13,8 +13,9 @@ import torch
 from torch import nn
 
 from warmstart.core import Columns, InputError, Learner, Likelihood, Prediction, Task
-from warmstart.core.trees import to_device
-from warmstart.engine.loop import Report, silent
+from warmstart.core.trees import leaves, named_leaves, to_device
+from warmstart.engine.files import same_tensors
+from warmstart.engine.loop import LOG, Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.ranks import join_ranks
 from warmstart.engine.stage import COMPILED, PLAIN, TRACED, Stage
@@ -51,7 +52,7 @@ class Fitted(NamedTuple):
     learner: Learner
     state: Any
     value: float  # on the validation tasks
-    trials: list[Trial]
+    trials: dict[str, list[Trial]]  # of each method, best first
 
 
 def sees_descriptor_in_rows(name: str, problem: Problem) -> bool:
@@ -97,6 +98,7 @@ def fit_method(
         problem.module,
     )
     if warm is not None:
+        same_tensors(named_leaves(warm), named_leaves(state.theta), Path("the model to start from"))
         state = state._replace(theta=warm)
     state = to_device(state, device)
     joined = sees_descriptor_in_rows(name, problem)
@@ -111,9 +113,18 @@ def fit_method(
 
     if name == "scratch":  # nothing to train
         return learner, Trained(state, validate(state), 0)
+    if record is not None and folder is not None:
+        replay(folder, record)
     return learner, train(
         learner, state, source, plan, validate, stage=stage, folder=folder, progress=progress, record=record
     )
+
+
+def replay(folder: Path, record: Callable[[int, dict[str, float]], None]) -> None:
+    """Record what an earlier part of this run has logged."""
+    for line in (folder / LOG).read_text().splitlines() if (folder / LOG).exists() else ():
+        figures = json.loads(line)
+        record(figures.pop("step"), figures)
 
 
 def tune_method(
@@ -129,11 +140,12 @@ def tune_method(
     folder: Path | None = None,
     progress: Report = silent,
 ) -> list[Trial]:
-    """Search a method's space by its validation error; best first."""
+    """Search a method's space by its validation error; best first. With a folder, it can be resumed."""
 
     def run(cfg: Any) -> float:
+        kept = None if folder is None else folder / run_id(name, cfg)
         try:
-            return fit_method(name, cfg, problem, plan, seed=seed, device=device, network=network)[1].value
+            return fit_method(name, cfg, problem, plan, seed=seed, device=device, network=network, folder=kept)[1].value
         except InputError:  # diverged
             return float("inf")
 
@@ -158,9 +170,12 @@ def choose(
 ) -> Fitted:
     """Tune each method with the same number of trials, train the best one, and say what was tried.
 
-    Settings given by the user hold for every trial of the methods that have them.
+    A folder may be shared by runs on other data or with other plans: each resumes only itself. The best
+    trial's checkpoint is the finished training.
     """
     bar = progress or (lambda label: silent)
+    if folder is not None:
+        folder = folder / fingerprint(problem, plan, seed, network, warm)
     possible = [name for name in names if problem.likelihood.name in find(name).kinds]
     tried: dict[str, list[Trial]] = {}
     for name in possible:
@@ -191,18 +206,27 @@ def choose(
         device=device,
         network=network,
         warm=warm,
-        folder=None if folder is None else folder / run_id(best, cfg, plan, seed),
+        folder=None if folder is None else folder / run_id(best, cfg),
         progress=bar(f"training {best}"),
         record=record,
     )
-    trials_of_all = [trial for found in tried.values() for trial in found]
-    return Fitted(best, cfg, learner, trained.state, trained.value, trials_of_all)
+    return Fitted(best, cfg, learner, trained.state, trained.value, tried)
 
 
-def run_id(name: str, cfg: Any, plan: Plan, seed: int) -> str:
-    """A folder name that changes with anything that changes the run, so that a resumed run is the same run."""
-    text = json.dumps([name, dataclasses.asdict(cfg), dataclasses.asdict(plan), seed], sort_keys=True)
+def run_id(name: str, cfg: Any) -> str:
+    """The folder of one configuration's training."""
+    text = json.dumps(dataclasses.asdict(cfg), sort_keys=True)
     return f"{name}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+
+
+def fingerprint(problem: Problem, plan: Plan, seed: int, network: Network, warm: Any) -> str:
+    """A name that changes with anything but the method that changes a run, so that a resumed run is the same run."""
+    words = [dataclasses.asdict(plan), seed, network, problem.likelihood.name, problem.classes]
+    digest = hashlib.blake2b(json.dumps(words, sort_keys=True).encode(), digest_size=6)
+    own = () if problem.module is None else dict(problem.module.state_dict())
+    for leaf in leaves((tuple(problem.train), tuple(problem.validation), warm or (), own)):
+        digest.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
+    return digest.hexdigest()
 
 
 __all__ = ["AUTO", "PLAIN", "Fitted", "Problem", "choose", "fit_method", "predictor", "tune_method"]

@@ -10,6 +10,8 @@ import json
 import os
 import shutil
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +32,7 @@ def write_folder(path: Path, files: dict[str, bytes]) -> None:
     old: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        if path.exists() and not (path / CONFIG).exists() and (not path.is_dir() or any(path.iterdir())):
-            raise InputError(f"a new folder or a saved model at {path}", "something else", "choose another path")
+        _check_target(path)
         new = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         for name, content in files.items():
             with (new / name).open("wb") as file:
@@ -46,14 +47,49 @@ def write_folder(path: Path, files: dict[str, bytes]) -> None:
     except OSError as error:
         if old is not None and not path.exists() and (old / path.name).exists():
             (old / path.name).replace(path)
-        reason = error.strerror or str(error)
-        raise InputError(
-            f"to write the folder {path}", reason, "free space or choose another folder; nothing was changed"
-        ) from None
+        raise _unwritable(path, error) from None
     finally:
         for left in (new, old):
             if left is not None and left.exists():
                 shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def run_folder(path: Path) -> Iterator[Path]:
+    """A hidden folder beside a model to be, for checkpoints: gone once the block ends well, else kept to resume from.
+
+    Entering it shows, before any work is done, that the model can be written there.
+    """
+    path = path.resolve()
+    run = path.with_name(f".{path.name}.run")
+    try:
+        _check_target(path)
+        run.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=run).close()
+    except OSError as error:
+        raise _unwritable(path, error) from None
+    try:
+        yield run
+    except BaseException:
+        if not any(run.iterdir()):
+            run.rmdir()
+        raise
+    shutil.rmtree(run)
+
+
+def _check_target(path: Path) -> None:
+    """A folder is replaced as a whole, so it may hold nothing but a model."""
+    if not path.exists():
+        return
+    strange = [] if path.is_dir() else ["a file"]
+    strange += [] if strange else sorted({file.name for file in path.iterdir()} - {CONFIG, WEIGHTS, SCHEMA, CARD})
+    if strange:
+        raise InputError(f"a new folder or a saved model at {path}", strange[0], "choose another path")
+
+
+def _unwritable(path: Path, error: OSError) -> InputError:
+    reason = error.strerror or str(error)
+    return InputError(f"to write the folder {path}", reason, "free space or choose another folder; nothing was changed")
 
 
 def pack(config: dict[str, Any], tensors: Tree, schema: str | None, card: str) -> dict[str, bytes]:
@@ -84,6 +120,6 @@ def read_config(path: Path, kind: str) -> dict[str, Any]:
 
 def read_text(path: Path) -> str:
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         raise InputError(f"a readable file {path.name} in {path.parent}", "none", "restore it, or fit again") from None

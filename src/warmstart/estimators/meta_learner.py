@@ -20,12 +20,14 @@ from warmstart.estimators.fitting import Fitted, Problem, choose, predictor, see
 from warmstart.estimators.folder import pack, read_config, write_folder
 from warmstart.estimators.judging import calibrate, held_out, sizes_up_to
 from warmstart.estimators.methods import AUTO, LIKELIHOODS, Network, assemble
-from warmstart.estimators.trained import Trained, restore
+from warmstart.estimators.trained import Trained, damaged, restore
 from warmstart.tasks.pool import Pool
-from warmstart.tasks.roles import Roles
+from warmstart.tasks.roles import Roles, require
 from warmstart.tasks.schema import NamedPool, Schema
-from warmstart.tasks.split import split_tasks
+from warmstart.tasks.side_tables import keys
+from warmstart.tasks.split import Split, split_tasks
 from warmstart.tasks.table import Source, read_table
+from warmstart.training.search import Trial
 from warmstart.training.train import Plan
 
 
@@ -45,12 +47,12 @@ class MetaLearner:
     seed: int = 0
     device: str = "auto"
     trained_: Trained | None = dataclasses.field(default=None, init=False, repr=False)
-    trials_: list[Any] = dataclasses.field(default_factory=list, init=False, repr=False)
+    trials_: dict[str, list[Trial]] = dataclasses.field(default_factory=dict, init=False, repr=False)
 
     def fit(
         self,
         rows: Source,
-        roles: Roles,
+        roles: Roles | None = None,
         task_table: Source | None = None,
         item_table: Source | None = None,
         *,
@@ -65,20 +67,20 @@ class MetaLearner:
         With a folder the run keeps checkpoints there and resumes from them.
         """
         frame = read_table(rows, "rows")
-        if start is not None:
-            old = start.fitted.schema
-            if old is None:
-                raise InputError("a model of a table to start from", "one of your own module", "use fit_pools")
-            roles = old.roles
-        if roles.task not in frame:
-            Schema.fit(frame, roles, task_table, item_table)  # says what is wrong with the columns
-        names = frame[roles.task].dropna().astype(str).unique()
-        split = split_tasks(names.tolist(), seed=self.seed)
-        if start is None:
+        old = None if start is None else known_schema(start, roles, kind)
+        roles = roles if old is None else old.roles
+        if roles is None:
+            raise InputError("the roles of the columns", "none", "pass Roles(task=..., target=...)")
+        require([roles.task], frame.columns, "rows")
+        names = keys(frame[roles.task], "rows")[1]
+        if old is None:
+            split = split_tasks(names, seed=self.seed)
             schema = Schema.fit(frame, roles, task_table, item_table, target=kind, split=split)
         else:
-            schema = dataclasses.replace(old, split=split)
+            schema = dataclasses.replace(old, split=extend_split(old.split, names, self.seed))
         train, validation, _ = split_pools(schema, schema.transform(frame, task_table, item_table))
+        if not train.count or not validation.count:
+            raise InputError("training and validation tasks", "only one of them", "add rows of new tasks")
         problem = Problem(
             train,
             validation,
@@ -138,7 +140,8 @@ class MetaLearner:
             raise InputError(
                 f"a target column '{schema.roles.target}' in the support", ", ".join(frame.columns), "add it"
             )
-        batch = make_batch(schema.transform_rows(frame, item_table), schema.target.encode(frame[schema.roles.target]))
+        x, y = schema.transform_rows(frame, item_table), schema.target.encode(frame[schema.roles.target])
+        batch = make_batch(x, y, schema.weights(frame))
         return AdaptedModel(trained, trained.adapt(batch, known), known, len(frame))
 
     @property
@@ -165,7 +168,7 @@ class MetaLearner:
         try:
             plan, seed = Plan(**config["plan"]), int(config["seed"])
         except (KeyError, TypeError, ValueError):
-            raise InputError(f"a complete config.json in {path}", "a damaged one", "restore it, or fit again") from None
+            raise damaged(Path(path)) from None
         learner = cls(trained.name, dataclasses.asdict(trained.config), plan, seed=seed, model=model)
         learner.network, learner.trained_ = trained.network, trained
         return learner
@@ -179,11 +182,17 @@ class MetaLearner:
         progress: Callable[[str], Any] | None,
         record: Callable[[int, dict[str, float]], None] | None,
     ) -> None:
-        warm, names, settings = None, (self.method,), self.settings
+        names: tuple[str, ...] = (self.method,)
+        warm, settings, network = None, self.settings, self.network
         if start is not None:
             old = start.fitted
-            warm, names, settings = old.state.theta, (old.name,), dataclasses.asdict(old.config) | dict(self.settings)
+            if self.method not in ("auto", old.name):
+                raise InputError(f"method {old.name}, to go on from it", self.method, "leave the method out")
+            warm, names, network = old.state.theta, (old.name,), old.network
+            settings = dataclasses.asdict(old.config) | dict(self.settings)
         elif self.method == "auto":
+            if settings:
+                raise InputError("a method to apply the settings to", "auto", "name one, for instance maml")
             names = AUTO
         trials = 1 if start is not None or (self.settings and self.method != "auto") else self.trials
         found = choose(
@@ -194,16 +203,16 @@ class MetaLearner:
             trials,
             seed=self.seed,
             device=choose_device(self.device),
-            network=self.network,
+            network=network,
             warm=warm,
             folder=folder,
             progress=progress,
             record=record,
         )
         self.trials_ = found.trials
-        self.trained_ = self._trained(found, problem, schema)
+        self.trained_ = self._trained(found, problem, schema, network)
 
-    def _trained(self, found: Fitted, problem: Problem, schema: Schema | None) -> Trained:
+    def _trained(self, found: Fitted, problem: Problem, schema: Schema | None, network: Network) -> Trained:
         """The fitted method on the CPU, with intervals calibrated on the validation tasks."""
         learner, _ = assemble(
             found.name,
@@ -214,7 +223,7 @@ class MetaLearner:
             problem.classes,
             PLAIN,
             self.seed,
-            self.network,
+            network,
             problem.module,
         )
         state = to_device(found.state, "cpu")
@@ -231,11 +240,35 @@ class MetaLearner:
             problem.likelihood,
             problem.classes,
             schema,
-            self.network,
+            network,
             problem.module,
             calibration,
             found.value,
         )
+
+
+def known_schema(start: MetaLearner, roles: Roles | None, kind: str | None) -> Schema:
+    """The columns of the model to start from, which new ones may not contradict."""
+    schema = start.fitted.schema
+    if schema is None:
+        raise InputError("a model of a table to start from", "one of your own module", "use fit_pools")
+    asked = roles or schema.roles
+    known = (schema.roles.task, schema.roles.target, schema.target.kind)
+    if (asked.task, asked.target, kind or schema.target.kind) != known:
+        raise InputError(
+            f"the task column, target and kind {', '.join(known)} of the model to start from",
+            f"{asked.task}, {asked.target}, {kind or schema.target.kind}",
+            "leave them out, or fit a new model",
+        )
+    return schema
+
+
+def extend_split(old: Split | None, names: list[str], seed: int) -> Split:
+    """Tasks that the model has seen keep their part, so that none becomes held out later; new ones are divided."""
+    before = old or Split((), (), ())
+    fresh = set(names).difference(*before)
+    after = split_tasks(fresh, seed=seed) if fresh else Split((), (), ())
+    return Split(*(tuple(sorted({*a, *b})) for a, b in zip(before, after, strict=True)))
 
 
 def split_pools(schema: Schema, named: NamedPool) -> tuple[Pool, Pool, Pool]:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from warmstart.core import Batch, Columns, InputError, Learner, Likelihood, Prediction, Task, Tree, adapt
 from warmstart.core.trees import fill, named_leaves, take, tree_map
-from warmstart.engine.files import read_tensors, same_tensors
+from warmstart.engine.files import finite, read_tensors, same_tensors
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import adapt_noise, generator
 from warmstart.engine.stage import PLAIN
-from warmstart.estimators.folder import SCHEMA, WEIGHTS, read_text
+from warmstart.estimators.folder import CONFIG, SCHEMA, WEIGHTS, read_text
 from warmstart.estimators.judging import Calibration, join_task
 from warmstart.estimators.methods import LIKELIHOODS, Network, assemble, configure, find
 from warmstart.models.tabular import join
@@ -140,28 +140,45 @@ def restore(path: Path, config: dict[str, Any], module: nn.Module | None) -> tup
         likelihood = LIKELIHOODS[config["likelihood"]]
         network = Network(**{**config["network"], "hidden": tuple(config["network"]["hidden"])})
         classes, value = int(config["classes"]), config["validation"]
-    except (KeyError, TypeError, ValueError):
-        raise InputError(f"a complete config.json in {path}", "a damaged one", "restore it, or fit again") from None
-    columns, about = (Columns(), Columns()) if schema is None else (schema.columns, schema.descriptor_columns)
-    learner, state = assemble(config["method"], cfg, columns, about, likelihood, classes, PLAIN, 0, network, module)
+        columns, about = (Columns(), Columns()) if schema is None else (schema.columns, schema.descriptor_columns)
+        learner, state = assemble(config["method"], cfg, columns, about, likelihood, classes, PLAIN, 0, network, module)
+        trained = Trained(
+            config["method"],
+            cfg,
+            learner,
+            state,
+            likelihood,
+            classes,
+            schema,
+            network,
+            module,
+            None,
+            float("nan") if value is None else float(value),
+        )
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):  # RuntimeError: torch on absurd sizes
+        raise damaged(path) from None
     found, _ = read_tensors(path / WEIGHTS)
+    if not finite(found):
+        raise InputError(f"finite weights in {path / WEIGHTS}", "others", "restore the file, or fit again")
     theta = under(found, "theta")
     same_tensors(theta, named_leaves(state.theta), path / WEIGHTS)
+    filled = state._replace(theta=fill(state.theta, theta))
+    return dataclasses.replace(trained, state=filled, calibration=_calibration(path, found, likelihood)), found
+
+
+def _calibration(path: Path, found: dict[str, Tensor], likelihood: Likelihood) -> Calibration | None:
+    if likelihood.name != "squared":
+        return None
     scores = under(found, "calibration")
-    trained = Trained(
-        config["method"],
-        cfg,
-        learner,
-        state._replace(theta=fill(state.theta, theta)),
-        likelihood,
-        classes,
-        schema,
-        network,
-        module,
-        Calibration(**scores) if scores else None,
-        float("nan") if value is None else float(value),
-    )
-    return trained, found
+    if set(scores) != set(Calibration._fields) or scores["scores"].shape != (*scores["sizes"].shape, *scores["mask"].shape):
+        raise damaged(path, WEIGHTS)
+    return Calibration(**scores)
+
+
+def damaged(path: Path, name: str = CONFIG) -> InputError:
+    return InputError(f"a complete {name} in {path}", "a damaged one", "restore it, or fit again")
 
 
 def under(named: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:

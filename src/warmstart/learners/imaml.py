@@ -76,9 +76,11 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
 
         def curved(v: Params) -> Params:
             (product,) = vjp(lambda p: grad(loss)(p, support), phi)[1](v)  # H is symmetric
-            return add(scale(v, 1 + cfg.damping / cfg.prox), scale(product, 1 / cfg.prox))
+            image: Params = add(scale(v, 1 + cfg.damping / cfg.prox), scale(product, 1 / cfg.prox))
+            return image
 
-        return conjugate_gradient(curved, target, cfg.solve_steps)
+        solution: Params = conjugate_gradient(curved, target, cfg.solve_steps)
+        return solution
 
     ahead = last(descend, stage)
     judged = value_and_grad(lambda nothing, phi, query: loss(phi, query), stage)

@@ -77,8 +77,9 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         fast, slow = model.split(state.theta)
         count = len(tasks.key)
         first = Inner(expand(fast, count), expand(inner_loop.start(fast).opt, count))
+        tape: list[Any] = []
         if cfg.first_order:
-            inner, tape = ahead(slow, first, tasks.support, (), cfg.inner_steps), []
+            inner = ahead(slow, first, tasks.support, (), cfg.inner_steps)
         else:
             inner, tape = loop.run(slow, first, tasks.support, (), cfg.inner_steps)
         value, slow_grad, cotangent = judged(slow, inner.phi, tasks.query)

@@ -59,7 +59,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         total: Tensor = over_tasks(loss)(theta, rows).sum()
         return total
 
-    joint = stage.run(lambda theta, rows: grad_and_value(together)(theta, rows))
+    joint = stage.run(grad_and_value(together))
 
     def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
         rows = tree_map(lambda s, q: torch.cat([s, q], 1), tasks.support, tasks.query)

@@ -25,7 +25,7 @@ class Optimiser(NamedTuple):
 
 
 class AdamState(NamedTuple):
-    count: Tensor  # updates done
+    done: Tensor  # updates so far
     m: Tensor  # [parameters]
     v: Tensor
 
@@ -68,18 +68,23 @@ def adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, weight_decay: fl
     def update(params: Tree, grads: Tree, state: AdamState, lr: Any) -> tuple[Tree, AdamState]:
         parts, structure = flatten(grads)
         g = torch.cat([part.reshape(-1) for part in parts])
-        count = state.count + 1
+        done = state.done + 1
         m = b1 * state.m + (1 - b1) * g
         v = b2 * state.v + (1 - b2) * g * g
         # the tiny number keeps the derivative finite where a gradient is exactly zero
-        size = (v / (1 - b2**count) + 1e-30).sqrt() + eps
-        pieces = (m / (1 - b1**count) / size).split([part.numel() for part in parts])
+        size = (v / _share(b2, done) + 1e-30).sqrt() + eps
+        pieces = torch.split_with_sizes(m / _share(b1, done) / size, [part.numel() for part in parts])
         direction = unflatten([d.reshape(part.shape) for d, part in zip(pieces, parts, strict=True)], structure)
         if weight_decay:
             direction = tree_map(lambda d, p: d + weight_decay * p, direction, params)
-        return descend(params, direction, lr), AdamState(count, m, v)
+        return descend(params, direction, lr), AdamState(done, m, v)
 
     return Optimiser(init, update)
+
+
+def _share(beta: float, count: Tensor) -> Tensor:
+    """1 - beta^count, without the digits that single precision loses where beta is near one."""
+    return -torch.expm1(count * math.log(beta)) if beta else torch.ones_like(count)
 
 
 def cosine(done: Tensor, total: int) -> Tensor:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 
-from warmstart.core.trees import Tree, scale
+from warmstart.core.trees import Tree, dot, tree_map
 from warmstart.maths.optim import AdamState, adam, cosine
 
 
@@ -29,15 +30,26 @@ class Outer(NamedTuple):
     update: Callable[[State, Delta, Tensor], State]
 
 
-def outer(lr: float, decay: int = 0, weight_decay: float = 0.0) -> Outer:
-    """Adam on the mean over tasks; over `decay` updates the rate falls to zero as a cosine (0: constant)."""
+CLIP = 10.0  # norm of the mean gradient; one task whose inner loop explodes must not spoil Adam's memory
+
+
+def outer(lr: float, decay: int = 0, weight_decay: float = 0.0, clip: float = CLIP) -> Outer:
+    """Adam on the clipped mean over tasks; over `decay` updates the rate falls to zero as a cosine (0: constant)."""
     optimiser = adam(weight_decay=weight_decay)
 
     def init(theta: Tree) -> State:
         return State(theta, optimiser.init(theta))
 
     def update(state: State, delta: Delta, count: Tensor) -> State:
-        rate: Any = lr * cosine(state.opt.count, decay)
-        return State(*optimiser.update(state.theta, scale(delta.grad, 1 / count), state.opt, rate))
+        rate: Any = lr * cosine(state.opt.done, decay)
+        mean = clipped(delta.grad, count, clip)
+        return State(*optimiser.update(state.theta, mean, state.opt, rate))
 
     return Outer(init, update)
+
+
+def clipped(total: Tree, count: Tensor, limit: float) -> Tree:
+    """total / count, shortened to norm `limit`; zero when it is not finite."""
+    norm = dot(total, total).sqrt() / count
+    factor = torch.where(torch.isfinite(norm), (limit / norm.clamp(min=1e-30)).clamp(max=1.0), 0.0) / count
+    return tree_map(lambda g: torch.nan_to_num(g, 0.0, 0.0, 0.0) * factor, total)

@@ -23,6 +23,14 @@ class Section(NamedTuple):
     caption: str = ""  # of the figure; a table carries its own
 
 
+class Outcome(NamedTuple):
+    """What a study or an evaluation ends in."""
+
+    results: Results
+    sections: list[Section]
+    verdict: str  # one sentence
+
+
 def write_page(
     path: str | Path, sections: Sequence[Section], title: str, how_it_was_run: Mapping[str, str], verdict: str = ""
 ) -> None:

@@ -52,13 +52,18 @@ class Population(NamedTuple):
 def population(seed: int = 0, train: int = 2000, validation: int = 200, test: int = 500, rows: int = 30) -> Population:
     """Training, validation and test tasks; a split does not change when another one's size does."""
     truth = draw_truth(seed)
-    first = [0, train, train + validation]
-    pools = [
-        _draw_tasks(truth, count, rows, torch.Generator().manual_seed(4 * seed + split), key)
-        for split, (count, key) in enumerate(zip((train, validation, test), first, strict=True), start=1)
-    ]
-    columns = Columns(NUMBERS, (LEVELS + FIRST,), (TAGS + FIRST,))
-    return Population(*pools, columns, Columns(PROJECTIONS, (len(SHARES) + FIRST,)), truth)
+
+    def draw(split: int, count: int, first_key: int) -> Pool:
+        return _draw_tasks(truth, count, rows, torch.Generator().manual_seed(4 * seed + split), first_key)
+
+    return Population(
+        draw(1, train, 0),
+        draw(2, validation, train),
+        draw(3, test, train + validation),
+        Columns(NUMBERS, (LEVELS + FIRST,), (TAGS + FIRST,)),
+        Columns(PROJECTIONS, (len(SHARES) + FIRST,)),
+        truth,
+    )
 
 
 def draw_truth(seed: int) -> Truth:

@@ -109,7 +109,7 @@ class Schema:
         codes, names = keys(frame[roles.task], "rows")
         time = np.zeros(len(frame)) if roles.time is None else ranks(frame[roles.time], "rows")
         order = np.lexsort((time, codes))  # stable
-        x, y, w = self._encode_rows(frame, items), self.target.encode(frame[roles.target]), self._weights(frame)
+        x, y, w = self._encode_rows(frame, items), self.target.encode(frame[roles.target]), self.weights(frame)
         place = torch.from_numpy(order)
         group, groups = self._groups(frame, tasks, codes, names)
         pool = make_pool(
@@ -152,8 +152,9 @@ class Schema:
             raise InputError("an item table, as in training", "none", "pass item_table")
         return self.rows.encode(join_items(frame, items, self.roles.item, self.item_columns), "rows")
 
-    def _weights(self, frame: pd.DataFrame) -> Tensor:
-        if self.roles.weight is None:
+    def weights(self, frame: pd.DataFrame) -> Tensor:
+        """The weight of every row, 1 where there is no such column."""
+        if self.roles.weight is None or self.roles.weight not in frame:
             return torch.ones(len(frame))
         weights = numbers(frame[self.roles.weight], "rows", "clean it")
         bad = ~(weights >= 0)
@@ -193,9 +194,7 @@ class Schema:
             "descriptor": self.descriptor.to_dict(),
             "target": self.target.to_dict(),
             "item_columns": list(self.item_columns),
-            "split": None
-            if self.split is None
-            else {part: list(names) for part, names in self.split._asdict().items()},
+            "split": None if self.split is None else self.split._asdict(),
         }
         return json.dumps(content, indent=1, allow_nan=False)
 
@@ -231,6 +230,13 @@ class Schema:
         if split is not None and not distinct_texts([name for part in split for name in part]):
             raise ValueError("bad split")
         return schema
+
+
+def task_names(rows: Source, task: str) -> list[str]:
+    """The names of the tasks of a table, as `split_tasks` and a schema know them, in order of first appearance."""
+    frame = read_table(rows, "rows")
+    require([task], frame.columns, "rows")
+    return keys(frame[task], "rows")[1]
 
 
 def _tables(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -33,7 +34,9 @@ def read_table(source: Source, name: str = "table", encoding: str = "utf-8") -> 
         place = f"file {path}"
         if not path.is_file():
             raise InputError(f"a file {path}", "none there", "check the path")
-        frame = _to_frame(_read_parquet(path) if path.suffix == ".parquet" else _read_text(path, encoding), place)
+        frame = _to_frame(
+            _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_text(path, encoding), place
+        )
     if not len(frame):
         raise InputError(f"rows in {place}", "none", "pass a table with at least one row")
     return frame.reset_index(drop=True)
@@ -47,7 +50,7 @@ def _check_header(names: Sequence[str], place: str) -> None:
         raise InputError(
             f"a name for column {number} of {place}", "none", "name it, or save the table without its index"
         )
-    twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
+    twice = next((name for i, name in enumerate(names) if name in names[:i]), None)
     if twice is not None:
         raise InputError(f"distinct column names in {place}", f"'{twice}' more than once", "rename one of them")
 
@@ -74,23 +77,17 @@ def _read_parquet(path: Path) -> Any:
 
 
 def _read_text(path: Path, encoding: str) -> Any:
-    if path.suffix not in (".csv", ".tsv"):
+    delimiter = {".csv": ",", ".tsv": "\t"}.get(path.suffix.lower())
+    if delimiter is None:
         raise InputError("a .csv, .tsv or .parquet file", str(path), "convert or rename it")
     try:
         "a".encode(encoding)
     except LookupError as error:
         raise InputError("a known text encoding", f"'{encoding}'", "try utf-8 or latin-1") from error
-    delimiter = "\t" if path.suffix == ".tsv" else ","
-    broken: list[Any] = []
-
-    def note(row: Any) -> str:
-        broken.append(row)
-        return "error"
-
     plain = codecs.lookup(encoding).name == "utf-8"
     # one thread, else a broken row has no number
     read = csv.ReadOptions(use_threads=False, block_size=1 << 24, encoding="utf8" if plain else encoding)
-    parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True, invalid_row_handler=note)
+    parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     try:
         names = csv.open_csv(path, read, parse).schema.names
         _check_header(names, f"file {path}")
@@ -99,7 +96,7 @@ def _read_text(path: Path, encoding: str) -> Any:
     except InputError:
         raise
     except (pa.ArrowException, OSError, ValueError, TypeError, KeyError) as error:
-        raise _unreadable(path, encoding, broken, error) from error
+        raise _unreadable(path, encoding, error) from error
     if table.num_rows and _open_quote(path, table.column(len(names) - 1)[-1].as_py(), delimiter, encoding):
         raise InputError(
             f"a closing quote at the end of file {path}", "none", "the file may be cut off: write it again"
@@ -107,14 +104,16 @@ def _read_text(path: Path, encoding: str) -> Any:
     return pa.table([_numbers(column) for column in table.columns], names=names)
 
 
-def _unreadable(path: Path, encoding: str, broken: list[Any], error: Exception) -> InputError:
+def _unreadable(path: Path, encoding: str, error: Exception) -> InputError:
     line = _undecodable_line(path, encoding)
     if line is not None:
         return InputError(f"{encoding} text in file {path}", f"other bytes in line {line}", "pass the file's encoding")
-    if broken:
-        row = broken[0]
-        expected = f"{row.expected_columns} columns in each row of file {path}"
-        return InputError(expected, f"{row.actual_columns} in row {row.number - 1}", "correct or quote that row")
+    ragged = re.search(r"Row #(\d+): Expected (\d+) columns?, got (\d+)", str(error))
+    if ragged:
+        row, expected, got = map(int, ragged.groups())
+        return InputError(
+            f"{expected} columns in each row of file {path}", f"{got} in row {row - 1}", "correct that row"
+        )
     if path.stat().st_size == 0:
         return InputError(f"a table in file {path}", "an empty file", "write the file again")
     return InputError(f"a table in file {path}", _one_line(error), "correct the file")

@@ -1,0 +1,181 @@
+"""Methods side by side on the same held-out tasks: rows, figures and the sentence on top."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from warmstart.core import Likelihood, Task
+from warmstart.estimators.judging import Calibration, Predictor, error, interval
+from warmstart.metrics.errors import target_variance
+from warmstart.metrics.intervals import coverage, width
+from warmstart.report import Column, Results, Row, make_row, mean_interval, table
+from warmstart.report.figures import Curve, curves, error_curves, group_bars, scatters
+from warmstart.report.page import Section
+from warmstart.report.svg import looks
+from warmstart.tasks.pool import limit_support
+
+LEVEL = 0.9  # of the intervals that reports judge
+
+
+class Judged(NamedTuple):
+    """Every method on the held-out tasks of one seed."""
+
+    errors: dict[str, dict[int, Tensor]]  # method -> support size -> [t]
+    inside: dict[str, dict[int, Tensor]]  # share of rows inside the intervals
+    width: dict[str, dict[int, Tensor]]
+    group: Tensor  # [t]
+
+
+def judge(
+    predictors: Mapping[str, Predictor],
+    calibrations: Mapping[str, Calibration],
+    task: Task,
+    group: Tensor,
+    likelihood: Likelihood,
+    sizes: Sequence[int],
+) -> Judged:
+    """Errors (relative to the variance of y when squared) at every support size, and intervals where calibrated."""
+    unit = target_variance(task.query) if likelihood.name == "squared" else torch.ones(())
+    found = Judged({}, {}, {}, group)
+    for name, predict in predictors.items():
+        found.errors[name] = {}
+        for size in sizes:
+            shown = limit_support(task, size)
+            said = predict(shown)
+            found.errors[name][size] = error(likelihood, said, task.query) / unit
+            if name in calibrations:
+                low, high = interval(calibrations[name], said, shown.support.mask.sum(-1), LEVEL)
+                found.inside.setdefault(name, {})[size] = coverage(low, high, task.query)
+                found.width.setdefault(name, {})[size] = width(low, high, task.query)
+    return found
+
+
+def metric_of(likelihood: Likelihood) -> str:
+    return "relative MSE" if likelihood.name == "squared" else "log loss"
+
+
+def rows_of(
+    judged: Mapping[int, Judged], metric: str, groups: Mapping[str, Collection[int]], fresh: bool = False
+) -> list[Row]:
+    """One row for each method, support size and group; a group is a name and the integers it covers."""
+    first = next(iter(judged.values()))
+    rows = []
+    for name, by_size in first.errors.items():
+        for size in by_size:
+            for label, members in {"all": None, **groups}.items():
+                kept = {seed: _kept(found.errors[name][size], found.group, members) for seed, found in judged.items()}
+                if all(len(values) for values in kept.values()):
+                    rows.append(make_row(name, {"samples": size, "group": label}, metric, kept, fresh_tasks=fresh))
+            for metric_name, part in (("coverage", "inside"), ("width", "width")):
+                if name in getattr(first, part):
+                    values = {
+                        seed: _kept(getattr(found, part)[name][size], found.group, None)
+                        for seed, found in judged.items()
+                    }
+                    rows.append(
+                        make_row(name, {"samples": size, "group": "all"}, metric_name, values, fresh_tasks=fresh)
+                    )
+    return rows
+
+
+def _kept(values: Tensor, group: Tensor, members: Collection[int] | None) -> list[float]:
+    chosen = values if members is None else values[torch.isin(group.cpu(), torch.tensor(sorted(members)))]
+    return [float(value) for value in chosen if value == value]
+
+
+def error_table(
+    results: Results, metric: str, sizes: Sequence[int], baselines: Collection[str], reference: str = ""
+) -> Section:
+    columns = [Column(f"{size} samples", metric, {"samples": size, "group": "all"}, 3, "lower") for size in sizes]
+    references = [reference] if reference else []
+    made = table(
+        results, columns=columns, baselines=baselines, references=references, caption=f"{metric} on unseen tasks"
+    )
+    return Section("Unseen tasks, learned from a few samples", table=made)
+
+
+def figures(
+    results: Results,
+    metric: str,
+    groups: Sequence[str],
+    baselines: Collection[str],
+    reference: str = "",
+    floor: float | None = None,
+    at: int = 5,
+) -> list[Section]:
+    """Error against samples, error by group, and coverage."""
+    whole = [row for row in results.rows if row.setting.get("group") == "all"]
+    lines = curves(whole, metric, "samples")
+    optimum = lines.pop(reference, None)
+    style = looks(list(lines), baselines)
+    shown = [
+        Section(
+            svg=error_curves(lines, style, optimum, floor, "support samples", metric),
+            caption="Error against the number of samples a new task has shown; bands are 95 % intervals.",
+        )
+    ]
+    if groups:
+        by = {
+            (row.method, row.setting["group"]): row.interval
+            for row in results.rows
+            if row.metric == metric and row.setting.get("samples") == at
+        }
+        bars = {name: [by[name, group] for group in groups] for name in lines if all((name, g) in by for g in groups)}
+        if bars:
+            shown.append(
+                Section(
+                    "By group",
+                    svg=group_bars(groups, bars, style, y_label=metric),
+                    caption=f"Error after {at} samples in each group, largest group first.",
+                )
+            )
+    held = [row for row in whole if row.metric == "coverage"]
+    if held:
+        columns = [
+            Column(f"{row.setting['samples']} samples", "coverage", {"samples": row.setting["samples"]}, 3)
+            for row in held
+            if row.method == held[0].method
+        ]
+        caption = f"Share of unseen tasks' points inside their {LEVEL:.0%} intervals"
+        only = list(dict.fromkeys(row.method for row in held))
+        shown.append(Section("How sure it is", table=table(results, only, columns, caption=caption)))
+    return shown
+
+
+def pictures(name: str, predict: Predictor, task: Task, labels: Sequence[str], sizes: Sequence[int]) -> Section:
+    """Predicted against true for a few tasks, before and after samples."""
+    panels: dict[str, dict[str, tuple[list[float], list[float]]]] = {label: {} for label in labels}
+    for size in sizes:
+        said = predict(limit_support(task, size)).mean
+        for i, label in enumerate(labels):
+            real = task.query.mask[i] > 0
+            panels[label][f"{size} samples"] = (task.query.y[i][real].tolist(), said[i][real].tolist())
+    return Section(
+        "A few adaptations",
+        svg=scatters(panels),
+        caption=f"{name}: predictions for rows of unseen tasks, before and after it has seen samples of them.",
+    )
+
+
+def ranked(errors: Mapping[str, dict[int, Tensor]], size: int) -> list[str]:
+    """Methods by their mean error at a support size, best first."""
+    return sorted(errors, key=lambda name: float(errors[name][size].nanmean()))
+
+
+__all__ = [
+    "LEVEL",
+    "Curve",
+    "Judged",
+    "error_table",
+    "figures",
+    "judge",
+    "mean_interval",
+    "metric_of",
+    "pictures",
+    "ranked",
+    "rows_of",
+]

@@ -1,0 +1,211 @@
+"""Empirical Bayes: a linear model on learned features, with a learned prior and exact conditioning.
+
+    y = w_t . f(x) + e,    e ~ N(0, noise)
+    w_t ~ sum_k pi_k(d) N(m_k + A h(d), R R'),    R = [diag(s), U],    d: the task's descriptor
+
+The posterior is again a mixture, in closed form, and `step` is conditioning: rows add up, in any
+order, one by one or all at once. Features f and h, prior and noise are trained end to end by
+
+    - log p(y_query | y_support, d) - evidence * log p(y_support | d).
+
+evidence = 1 is the marginal likelihood of all rows, the better judge when tasks are short. Labels
+are regressed on, as -1 and 1 or one-hot with one w per class, and the mean is clipped to a probability.
+
+Lindley and Smith, 1972 (the hierarchy); Harrison, Sharma and Pavone, 2018 (features through the
+closed form); Bertinetto et al., 2019 (one-hot targets). The mixture given a descriptor is ours.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value
+
+from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Prediction, Task, Tree
+from warmstart.core.trees import scale, tree_map
+from warmstart.engine.stage import PLAIN, Stage
+from warmstart.maths.gaussian import Evidence, log_evidence, nothing, observe, posterior
+from warmstart.maths.optim import adam, cosine, descend
+from warmstart.maths.outer import Delta, Info, State
+
+FLOOR = 1e-5  # least noise variance: targets are of order one, and float32 must hold 1 / noise
+
+
+@dataclass(frozen=True)
+class Config:
+    components: int = 6  # of the mixture; 1 is one Gaussian
+    rank: int = 0  # of U, directions of w that vary together
+    evidence: float = 1.0  # weight of the support's own marginal likelihood in the objective
+    spread: float = 0.7  # standard deviation, at first, of w_t . f(x) over tasks
+    noise: float = 0.4  # that of e, at first
+    clip: float = 0.01  # least probability of a class
+    outer_lr: float = 6e-3
+    outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
+    weight_decay: float = 0.5  # of the two networks, not of the prior
+    seed: int = 0  # of the components' first means
+
+
+class Inner(NamedTuple):
+    """What is believed of one task: the prior its descriptor gives, and what its rows said."""
+
+    logit: Tensor  # [k] log pi
+    mean: Tensor  # [k, c, d]
+    seen: Evidence  # k c columns that share one precision
+
+
+class Adapted(NamedTuple):
+    weight: Tensor  # [k] of the components
+    mean: Tensor  # [k, c, d] of w
+    root: Tensor  # [q, d]: root' root is the covariance of w within each component
+
+
+def build(
+    model: Model, likelihood: Likelihood, cfg: Config = Config(), prior: Model | None = None, stage: Stage = PLAIN
+) -> Learner:
+    """`model.features` gives f, a constant is added; `prior.features` of the descriptor gives h (None: no h)."""
+    columns, width = _head(model)
+    width += 1
+    encoded = 0 if prior is None else _head(prior)[1]
+    optimiser = adam(b2=0.99)
+
+    def init(params: Params) -> State:
+        generator = torch.Generator().manual_seed(cfg.seed)
+        like = next(iter(params.values()))
+        first = torch.randn(cfg.components, columns, width, generator=generator) * 0.3 / width**0.5
+        factor = torch.randn(width, cfg.rank, generator=generator) * 0.3 * cfg.spread / width
+        theta = {
+            "features": _body(params),
+            "descriptor": {} if prior is None else tree_map(lambda leaf: leaf.to(like), _body(prior.params)),
+            "prior": {
+                "mean": first.to(like),
+                "shift": like.new_zeros(encoded, columns, width),
+                "gate": like.new_zeros(encoded, cfg.components),
+                "share": like.new_zeros(cfg.components),
+                "log_scale": torch.full_like(first[0, 0], cfg.spread / width**0.5).log().to(like),
+                "factor": factor.to(like),
+                "log_noise": torch.tensor(cfg.noise).log().to(like),
+            },
+        }
+        return State(theta, optimiser.init(theta))
+
+    def features(theta: Tree, x: Tree) -> Tensor:
+        f = model.features(theta["features"], x)
+        return torch.cat([f, torch.ones_like(f[..., :1])], -1)
+
+    def root(theta: Tree, f: Tensor) -> Tensor:
+        """R' f, so that w . f = mean . f + v . R' f with v ~ N(0, I)."""
+        return torch.cat([f * theta["prior"]["log_scale"].exp(), f @ theta["prior"]["factor"]], -1)
+
+    def noise(theta: Tree) -> Tensor:
+        variance: Tensor = FLOOR + (2 * theta["prior"]["log_noise"]).exp()
+        return variance
+
+    def believe(theta: Tree, descriptor: Tree) -> tuple[Tensor, Tensor]:
+        """log pi [..., k] and means [..., k, c, d]."""
+        own = theta["prior"]
+        if prior is None:
+            return torch.log_softmax(own["share"], -1), own["mean"]
+        h = prior.features(theta["descriptor"], descriptor)
+        shift = (h @ own["shift"].flatten(1)).reshape(*h.shape[:-1], 1, columns, width)
+        return torch.log_softmax(own["share"] + h @ own["gate"], -1), own["mean"] + shift
+
+    def residuals(f: Tensor, mean: Tensor, y: Tensor) -> Tensor:
+        """[..., n, k c] of the targets, for each component and class."""
+        fitted = f @ mean.flatten(-3, -2).mT
+        return _targets(likelihood, y, columns).repeat(*(1,) * y.dim(), cfg.components) - fitted
+
+    def components(found: Tensor) -> Tensor:
+        """[..., k c] -> [..., k]: classes are independent given the component."""
+        return found.reshape(*found.shape[:-1], cfg.components, columns).sum(-1)
+
+    def start(state: State, descriptor: Tree) -> Inner:
+        logit, mean = believe(state.theta, descriptor)
+        return Inner(logit, mean, nothing(width + cfg.rank, cfg.components * columns, mean))
+
+    def step(state: State, inner: Inner, batch: Batch, noise_: Tree) -> Inner:
+        f = features(state.theta, batch.x)
+        r = residuals(f, inner.mean, batch.y)
+        seen = observe(inner.seen, root(state.theta, f), r, batch.w * batch.mask, noise(state.theta))
+        return inner._replace(seen=seen)
+
+    def finish(state: State, inner: Inner, batch: Batch) -> Adapted:
+        found = posterior(inner.seen)
+        own = state.theta["prior"]
+        spread = torch.cat([torch.diag_embed(own["log_scale"].exp()), own["factor"]], -1)  # R
+        moved = inner.mean + (spread @ found.mean).mT.reshape(inner.mean.shape)
+        weight = torch.softmax(inner.logit + components(found.evidence), -1)
+        return Adapted(weight, moved, found.root @ spread.mT)
+
+    def predict(state: State, adapted: Adapted, x: Tree, noise_: Tree) -> Prediction:
+        f = features(state.theta, x)
+        each = torch.einsum("nd,kcd->knc", f, adapted.mean)
+        mean = torch.einsum("k,knc->nc", adapted.weight, each)
+        between = torch.einsum("k,knc->nc", adapted.weight, (each - mean) ** 2)
+        within = ((f @ adapted.root.mT) ** 2).sum(-1, keepdim=True) + noise(state.theta)
+        return _predicted(likelihood, mean, within + between, cfg.clip)
+
+    def log_density(theta: Tree, tasks: Task) -> Tensor:
+        """The objective, without its sign, summed over a stack of tasks."""
+        logit, mean = believe(theta, tasks.descriptor)
+
+        def density(batch: Batch) -> Tensor:
+            # all tasks' rows in one call: a network sees rows, not tasks
+            flat = tree_map(lambda leaf: leaf.flatten(0, 1), batch.x)
+            f = features(theta, flat).reshape(*batch.y.shape, width)
+            found = log_evidence(root(theta, f), residuals(f, mean, batch.y), batch.w * batch.mask, noise(theta))
+            return torch.logsumexp(logit + components(found), -1).sum()
+
+        total = density(tree_map(lambda a, b: torch.cat([a, b], 1), tasks.support, tasks.query))
+        return total if cfg.evidence == 1 else total - (1 - cfg.evidence) * density(tasks.support)
+
+    descent = stage.run(grad_and_value(lambda theta, tasks: -log_density(theta, tasks)))
+
+    def meta_grad(state: State, tasks: Task, noise_: Tree) -> tuple[Delta, Info]:
+        grads, value = descent(state.theta, tasks)
+        return Delta(grads), Info(value)
+
+    def update(state: State, delta: Delta, count: Tensor) -> State:
+        rate: Any = cfg.outer_lr * cosine(state.opt.done, cfg.outer_decay)
+        theta, opt = optimiser.update(state.theta, scale(delta.grad, 1 / count), state.opt, rate)
+        for name in ("features", "descriptor"):
+            theta[name] = descend(theta[name], state.theta[name], rate * cfg.weight_decay)
+        return State(theta, opt)
+
+    return Learner(init, start, step, finish, predict, meta_grad, update)
+
+
+def _head(model: Model) -> tuple[int, int]:
+    """Outputs and inputs of the last layer."""
+    if "head.weight" not in model.params:
+        raise InputError(
+            "a network whose last linear layer is named `head`",
+            ", ".join(model.params) or "no parameters",
+            "name it so; the prior takes its place",
+        )
+    outputs, inputs = model.params["head.weight"].shape
+    return outputs, inputs
+
+
+def _body(params: Params) -> Params:
+    return {name: value for name, value in params.items() if not name.startswith("head.")}
+
+
+def _targets(likelihood: Likelihood, y: Tensor, columns: int) -> Tensor:
+    """[..., n, c] the numbers to regress on."""
+    if likelihood.name == "multiclass":
+        return (y.unsqueeze(-1) == torch.arange(columns, device=y.device)).to(torch.get_default_dtype())
+    return (2 * y - 1 if likelihood.name == "binary" else y).unsqueeze(-1)
+
+
+def _predicted(likelihood: Likelihood, mean: Tensor, variance: Tensor, clip: float) -> Prediction:
+    if likelihood.name == "multiclass":
+        p = mean.clamp(clip, 1 - clip)
+        return Prediction(p / p.sum(-1, keepdim=True))
+    mean, variance = mean.squeeze(-1), variance.squeeze(-1)
+    if likelihood.name == "binary":
+        p = ((1 + mean) / 2).clamp(clip, 1 - clip)
+        return Prediction(p, p * (1 - p))
+    return Prediction(mean, variance)
