@@ -105,7 +105,8 @@ def test_derivative_of_an_inner_loop_by_finite_differences(name):
         state = optimiser.init(params)
         for _ in range(3):
             with torch.enable_grad():
-                grads = dict(zip(params, torch.autograd.grad(awkward(params), leaves(params), create_graph=True)))
+                slopes = torch.autograd.grad(awkward(params), leaves(params), create_graph=True)
+            grads = dict(zip(params, slopes, strict=True))
             params, state = optimiser.update(params, grads, state, rate)
         return params["valley"] @ torch.tensor([1.0, -0.5]).double() + params["scaled"].sum() + params["idle"].sum()
 

@@ -1,3 +1,5 @@
+from itertools import pairwise
+
 import pytest
 import torch
 from torch.func import vmap
@@ -57,7 +59,7 @@ def test_each_step_brings_the_error_down_in_the_matrix_norm():
     for steps in range(8):
         gap = flat(conjugate_gradient(product(matrix), target, steps)) - exact
         errors.append((gap @ matrix @ gap).item())
-    assert all(later < earlier for earlier, later in zip(errors, errors[1:], strict=False))
+    assert all(later < earlier for earlier, later in pairwise(errors))
 
 
 def test_a_stack_of_systems_of_which_one_is_already_solved():

@@ -122,7 +122,7 @@ def test_task_names_are_those_of_the_pool():
     frame = rows().assign(user=[2.0, 1.5, 2.0, 1.5, 7])
     names = task_names(frame, "user")
     assert names == ["2", "1.5", "7"] == list(Schema.fit(frame, PLAIN).transform(frame).names)
-    assert Schema.fit(frame, PLAIN, split=Split(("2",), ("1.5",), ("7",))).target.mean == 2.5
+    assert Schema.fit(frame, PLAIN, target="squared", split=Split(("2",), ("1.5",), ("7",))).target.mean == 2.5
     with pytest.raises(InputError, match="did you mean 'user'"):
         task_names(frame, "usr")
 

@@ -14,7 +14,11 @@ def choose_device(name: str = "auto") -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise InputError("a device auto, cpu or cuda", repr(name), "use one of these names") from None
+        device = None
+    if device is None or device.type not in {"cpu", "cuda"}:
+        raise InputError("a device auto, cpu or cuda", repr(name), "use one of these names")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError("a CUDA device", "none on this machine", "use --device cpu or auto")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"a device below cuda:{torch.cuda.device_count()}", repr(name), "use one that is there")
     return device

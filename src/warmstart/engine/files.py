@@ -48,10 +48,10 @@ def write_json(path: Path, content: Any) -> None:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise InputError(f"a file {path.name} in {path.parent}", "none", "check the path, or save again") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"readable JSON in {path}", str(error), "restore the file, or save again") from None
 
 
@@ -62,7 +62,7 @@ def write_tensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, st
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
-    if path.suffix in {".pt", ".pth", ".pkl"}:
+    if path.suffix.lower() in {".pt", ".pth", ".pkl"}:
         raise InputError(
             "a .safetensors or .npz file",
             path.name,
@@ -85,12 +85,9 @@ def same_tensors(found: dict[str, Tensor], wanted: dict[str, Tensor], path: Path
             f"the tensors of this model in {path}", f"a difference at {missing[0]!r}", "load it with its own model"
         )
     for name, value in wanted.items():
-        if found[name].shape != value.shape or found[name].dtype != value.dtype:
-            raise InputError(
-                f"{name} of shape {list(value.shape)} in {path}",
-                f"{list(found[name].shape)}",
-                "load it with its own model",
-            )
+        told, got = (f"{list(tensor.shape)} {tensor.dtype}" for tensor in (value, found[name]))
+        if told != got:
+            raise InputError(f"{name} of shape {told} in {path}", got, "load it with its own model")
 
 
 def finite(tensors: dict[str, Tensor]) -> bool:

@@ -7,6 +7,7 @@ resumed run on a CPU ends with the bits of an uninterrupted one.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from warmstart.core import InputError
 from warmstart.core.trees import Tree, fill, leaves, named_leaves, to_device, tree_map
-from warmstart.engine.files import read_tensors, same_tensors, write_tensors, write_text
+from warmstart.engine.files import finite, read_tensors, same_tensors, write_tensors, write_text
 
 CHECKPOINT = "checkpoint.safetensors"
 LOG = "log.jsonl"
@@ -61,17 +62,19 @@ def run(
     memo, done, stopped = watch.memo, 0, False
     if folder is not None and (folder / CHECKPOINT).exists():
         state, memo, done, stopped = _resume(folder, state, memo)
+    if folder is not None:
+        _forget(folder / LOG, done)
     losses: list[Tensor] = []
     began, first = time.perf_counter(), done
     try:
         while done < steps and not stopped:
             state, info = update(state, source(done))
-            losses.append(info.loss)
             done += 1
+            losses.append(info.loss)
             if done % every == 0 or done == steps:
                 loss = torch.stack(losses).mean().item()
                 losses.clear()
-                _check(loss, done, folder)
+                _check(loss, state, done, folder)
                 memo, stopped, figures = watch.look(memo, done, state)
                 rate = (done - first) / (time.perf_counter() - began)
                 figures = {"loss": loss, **figures, "per_second": rate}
@@ -82,7 +85,8 @@ def run(
                     _log(folder, done, figures)
                     _checkpoint(folder, state, memo, done, stopped)
     except KeyboardInterrupt:
-        if folder is not None and all(torch.isfinite(loss).all() for loss in losses):
+        # where a look is due, it was written with the memo or is to come again from the one before
+        if folder is not None and done % every and done < steps and finite(named_leaves(state)):
             _checkpoint(folder, state, memo, done, stopped)
         raise
     return own_memory(state), memo
@@ -93,13 +97,14 @@ def own_memory(state: Any) -> Any:
     return tree_map(lambda leaf: leaf.detach().clone(), state)
 
 
-def _check(loss: float, done: int, folder: Path | None) -> None:
-    if loss == loss and abs(loss) != float("inf"):
+def _check(loss: float, state: Any, done: int, folder: Path | None) -> None:
+    if math.isfinite(loss) and finite(named_leaves(state)):
         return
     where = "no checkpoint was kept"
     if folder is not None and (folder / CHECKPOINT).exists():
         where = f"the last good checkpoint is {folder / CHECKPOINT}"
-    raise InputError("a finite loss", f"{loss} before step {done}", f"lower the learning rates; {where}")
+    got = f"{loss} before step {done}" if not math.isfinite(loss) else f"a state that is not after step {done}"
+    raise InputError("a finite loss", got, f"lower the learning rates; {where}")
 
 
 def _checkpoint(folder: Path, state: Any, memo: Tree, done: int, stopped: bool) -> None:
@@ -115,15 +120,30 @@ def _resume(folder: Path, state: Any, memo: Tree) -> tuple[Any, Tree, int, bool]
     same_tensors(found, named_leaves(wanted), path)
     device = leaves(state)[0].device if leaves(state) else "cpu"
     filled = to_device(fill(wanted, found), device)
-    done = int(metadata["done"])
-    log = folder / LOG
-    if log.exists():  # lines after the checkpoint belong to steps that will run again
-        lines = [line for line in log.read_text().splitlines() if json.loads(line)["step"] <= done]
-        write_text(log, "".join(f"{line}\n" for line in lines))
-    return filled["state"], filled["memo"], done, metadata["stopped"] == "1"
+    try:
+        return filled["state"], filled["memo"], int(metadata["done"]), metadata["stopped"] == "1"
+    except (KeyError, ValueError):
+        raise InputError(f"a checkpoint in {path}", "tensors without their step", "choose another folder") from None
+
+
+def _forget(log: Path, done: int) -> None:
+    """Drop the lines of steps that will run again, and half a line that a killed run may have left."""
+
+    def stays(line: str) -> bool:
+        try:
+            return bool(json.loads(line)["step"] <= done)
+        except (ValueError, KeyError, TypeError):
+            return False
+
+    if log.exists():
+        write_text(log, "".join(f"{line}\n" for line in log.read_text("utf-8").splitlines() if stays(line)))
 
 
 def _log(folder: Path, done: int, figures: dict[str, float]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / LOG).open("a") as file:
-        file.write(json.dumps({"step": done, **figures}) + "\n")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / LOG).open("a") as file:
+            file.write(json.dumps({"step": done, **figures}) + "\n")
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"to write {folder / LOG}", reason, "free space or choose another folder") from None

@@ -5,11 +5,13 @@ Draws inside vmap or a chunk would depend on the chunk size.
 
 from __future__ import annotations
 
+import hashlib
+
 import torch
 
 from warmstart.core import Noise, Tree
 
-_MIX = 0x9E3779B97F4A7C15
+_STRIDE = 0x9E3779B97F4A7C15  # 2^64 over the golden ratio: its multiples keep far apart
 
 
 def generator(seed: int, *place: int, device: torch.device | str = "cpu") -> torch.Generator:
@@ -18,10 +20,10 @@ def generator(seed: int, *place: int, device: torch.device | str = "cpu") -> tor
     >>> torch.rand(2, generator=generator(0, 3)).equal(torch.rand(2, generator=generator(0, 3)))
     True
     """
-    mixed = seed
-    for number in place:
-        mixed = ((mixed ^ (number + _MIX)) * _MIX + (mixed >> 29)) % 2**63
-    return torch.Generator(device).manual_seed(mixed)
+    base = int.from_bytes(hashlib.blake2b(f"{seed} {len(place)}".encode(), digest_size=8).digest())
+    # places are spread, not hashed: a CPU generator uses 32 bits of its seed, and so neighbours never meet
+    spread = sum(number * _STRIDE**axis for axis, number in enumerate(place))
+    return torch.Generator(device).manual_seed((base + spread) % 2**63)
 
 
 def normals(shapes: Tree, lead: tuple[int, ...], source: torch.Generator) -> Tree:

@@ -15,7 +15,9 @@ def join_ranks() -> tuple[int, int]:
     if "WORLD_SIZE" not in os.environ:
         return 0, 1
     if not dist.is_initialized():
-        dist.init_process_group("nccl" if torch.cuda.is_available() else "gloo")
+        if torch.cuda.is_available():
+            torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)) % torch.cuda.device_count())
+        dist.init_process_group("cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo")
     return dist.get_rank(), dist.get_world_size()
 
 
@@ -26,7 +28,5 @@ def sum_over_ranks(tree: Tree) -> Tree:
     parts, structure = flatten(tree)
     message = torch.cat([part.reshape(-1) for part in parts])
     dist.all_reduce(message)
-    sizes = [part.numel() for part in parts]
-    return unflatten(
-        [piece.reshape(part.shape) for piece, part in zip(torch.split_with_sizes(message, sizes), parts, strict=True)], structure
-    )
+    pieces = torch.split_with_sizes(message, [part.numel() for part in parts])
+    return unflatten([p.reshape(part.shape).to(part.dtype) for p, part in zip(pieces, parts, strict=True)], structure)

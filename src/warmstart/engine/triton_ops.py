@@ -1,6 +1,9 @@
-"""What `fused` knows how to write: ATen operations on numbers as Triton expressions.
+"""What `fused` writes kernels of: tensors as blocks, and ATen operations as Triton expressions.
 
-A template's `{i}` is the i-th argument of the operation's schema. A rule says when an operation
+A tensor is held in a block of two axes: a vector is a row or a column, a scalar a scalar. Axes longer
+than one are padded to powers of two.
+
+The `{i}` of a template is the i-th argument of the operation's schema. A rule says when an operation
 leaves zero padding zero, which saves setting it again:
 
     ALL      if it is zero in every operand
@@ -12,9 +15,15 @@ leaves zero padding zero, which saves setting it again:
 
 from __future__ import annotations
 
+import math
+from typing import Any, NamedTuple
+
 import torch
 
 aten = torch.ops.aten
+Shape = tuple[int, ...]
+Sizes = tuple[int, int]
+LARGEST_BLOCK = 2**13  # numbers; beyond, registers run out
 
 ALL, ONE, FIRST, RATIO, NEVER = "all", "one", "first", "ratio", "never"
 ADD, SUB, MUL, DIV = "{0} + {2} * {1}", "{0} - {2} * {1}", "{0} * {1}", "{0} / {1}"
@@ -24,6 +33,13 @@ EXP = "tl.exp({0})"
 
 # log1p and expm1 are accurate near zero because the rounding of 1 + x cancels out in the ratio
 PRELUDE = """\
+@triton.jit
+def same(x, move: tl.constexpr):
+    if COMPILED:
+        x = tl.inline_asm_elementwise(move, "=r,r", [x], dtype=tl.float32, is_pure=True, pack=1)
+    return x
+
+
 @triton.jit
 def log1p(x):
     u = 1.0 + x
@@ -128,17 +144,120 @@ VIEWS = {
 }
 TRANSPOSES = {aten.t.default, aten.transpose.int, aten.permute.default}
 COPIES = {aten.detach.default, aten.clone.default, aten.alias.default, aten.expand.default, aten._to_copy.default}
-CONSTANTS = {
+# with what they are filled, or where that is given
+CONSTANTS: dict[Any, float | str] = {
+    aten.empty_like.default: 0.0,
     aten.zeros.default: 0.0,
     aten.zeros_like.default: 0.0,
     aten.new_zeros.default: 0.0,
     aten.ones.default: 1.0,
     aten.ones_like.default: 1.0,
     aten.new_ones.default: 1.0,
-    aten.full.default: None,  # given
-    aten.full_like.default: None,
-    aten.new_full.default: None,
-    aten.scalar_tensor.default: None,
+    aten.full.default: "fill_value",
+    aten.full_like.default: "fill_value",
+    aten.new_full.default: "fill_value",
+    aten.fill.Scalar: "value",
+    aten.scalar_tensor.default: "s",
 }
 
 TYPES = {torch.float32: "tl.float32", torch.float64: "tl.float64", torch.int64: "tl.int64", torch.bool: "tl.int1"}
+FLOATS = {torch.float32, torch.float64}
+
+
+class Unsupported(Exception):
+    """The program has something that cannot be written as a kernel."""
+
+
+class Value(NamedTuple):
+    """A tensor of the program as the kernel holds it."""
+
+    name: str  # of a block, or a literal number
+    sizes: Sizes  # of the block, unpadded; an axis of size one stands for any length
+    turned: bool  # the block is the transpose of the tensor
+    clean: bool  # padding is zero
+    shape: Shape  # of the tensor
+    dtype: torch.dtype
+    number: float | None = None  # what it is filled with, where that is known
+
+
+def plane(shape: Shape, turned: bool = False) -> Sizes:
+    """Rows and columns of a tensor or, `turned`, of its transpose. A vector is a row, as in broadcasting.
+
+    >>> plane((3, 4)), plane((4,)), plane((4,), turned=True), plane(())
+    ((3, 4), (1, 4), (4, 1), (1, 1))
+    """
+    if len(shape) > 2 or 0 in shape:
+        raise Unsupported(f"shape {shape}")
+    rows, columns = (1,) * (2 - len(shape)) + shape
+    return (columns, rows) if turned else (rows, columns)
+
+
+def padded(size: int) -> int:
+    """A power of two, and at least 16 because matrix products ask for it; 1 stays 1.
+
+    >>> [padded(size) for size in (1, 2, 16, 40)]
+    [1, 16, 16, 64]
+    """
+    return 1 if size == 1 else max(16, 1 << (size - 1).bit_length())
+
+
+def small(sizes: Sizes) -> Sizes:
+    if math.prod(map(padded, sizes)) > LARGEST_BLOCK:
+        raise Unsupported(f"a block of {sizes}")
+    return sizes
+
+
+def plane_axes(shape: Shape, dims: list[int] | None) -> set[int]:
+    """Axes of a tensor, all unless given, as axes of its plane."""
+    return {dim % len(shape) + 2 - len(shape) for dim in dims} if dims and shape else {0, 1}
+
+
+def without(shape: Shape, axes: set[int]) -> Sizes:
+    """The plane of a tensor after a reduction."""
+    rows, columns = (1 if axis in axes else size for axis, size in enumerate(plane(shape)))
+    return rows, columns
+
+
+def viewed(value: Value, shape: Shape) -> Value:
+    """With axes of size one added or removed."""
+    old, new = plane(value.shape), plane(shape)
+    if old == new:
+        return value._replace(shape=shape)
+    if 1 in old and old == new[::-1]:
+        return value._replace(shape=shape, turned=not value.turned)
+    raise Unsupported(f"a view of {value.shape} as {shape}")
+
+
+def transposed(value: Value) -> Value:
+    return value._replace(shape=value.shape[::-1], turned=not value.turned)
+
+
+def swaps(op: Any, value: Value, *dims: Any) -> bool:
+    """Whether a transposition turns a matrix."""
+    if len(value.shape) < 2 or op is aten.t.default:
+        return len(value.shape) == 2
+    if op is aten.permute.default:
+        return bool(dims[0][0] % 2 == 1)
+    return bool((dims[0] - dims[1]) % 2 == 1)
+
+
+def as_text(argument: Any) -> str:
+    infinite = isinstance(argument, float) and not math.isfinite(argument)
+    return f'float("{argument}")' if infinite else repr(argument)
+
+
+def literal(number: Any, shape: Shape, dtype: torch.dtype) -> Value:
+    name = as_text(float(number) if dtype.is_floating_point else int(number))
+    return Value(name, (1, 1), False, True, shape, dtype, float(number))
+
+
+def stays_zero(rule: str, tensors: list[Value], sizes: Sizes) -> bool:
+    """Whether the padding of a result of these sizes is zero."""
+    whole = [value.clean and value.sizes == sizes for value in tensors]
+    if rule == ALL:
+        return all(whole)
+    if rule == ONE:
+        return any(whole) and all(value.clean for value in tensors)
+    if rule == RATIO:
+        return whole[0] and tensors[1].sizes == (1, 1)
+    return rule == FIRST and whole[0]

@@ -17,7 +17,7 @@ from warmstart.engine.files import same_tensors
 from warmstart.estimators.folder import WEIGHTS, pack, read_config, write_folder
 from warmstart.estimators.judging import interval
 from warmstart.estimators.onnx import export
-from warmstart.estimators.trained import Trained, damaged, restore, under
+from warmstart.estimators.trained import Trained, damaged, restore
 from warmstart.tasks.table import Source
 
 
@@ -82,14 +82,17 @@ class AdaptedModel:
     def load(cls, path: str | Path, model: nn.Module | None = None) -> AdaptedModel:
         config = read_config(Path(path), "adapted")
         trained, found = restore(Path(path), config, model)
-        shown, descriptor = config.get("shown"), under(found, "descriptor") or found.get("descriptor")
-        empty = trained.empty_descriptor()
-        if not isinstance(shown, int) or descriptor is None:
-            raise damaged(Path(path))
-        same_tensors(named_leaves(descriptor), named_leaves(empty), Path(path) / WEIGHTS)
-        like, adapted = trained.before(empty), under(found, "adapted")
-        same_tensors(adapted, named_leaves(like), Path(path) / WEIGHTS)
-        return cls(trained, fill(like, adapted), descriptor, shown)
+        empty = torch.zeros(1, 0) if trained.schema is None else trained.schema.transform_descriptor({})
+        wanted = {"descriptor": empty, "adapted": trained.before(empty)}
+        own = {name: value for name, value in found.items() if name.split("/")[0] in wanted}
+        same_tensors(own, named_leaves(wanted), Path(path) / WEIGHTS)
+        filled = fill(wanted, own)
+        try:
+            trained.before(filled["descriptor"])
+            shown = int(config["shown"])
+        except (KeyError, TypeError, ValueError, IndexError):  # IndexError: a category that there is not
+            raise damaged(Path(path)) from None
+        return cls(trained, filled["adapted"], filled["descriptor"], shown)
 
     def export(self, path: str | Path) -> None:
         """An ONNX file with inputs numeric, categorical and bag, as `schema.transform_rows` gives them."""

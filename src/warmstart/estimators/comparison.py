@@ -90,10 +90,14 @@ def _kept(values: Tensor, group: Tensor, members: Collection[int] | None) -> lis
 def error_table(
     results: Results, metric: str, sizes: Sequence[int], baselines: Collection[str], reference: str = ""
 ) -> Section:
-    columns = [Column(f"{size} samples", metric, {"samples": size, "group": "all"}, 3, "lower") for size in sizes]
+    columns = [Column(f"{size}", metric, {"samples": size, "group": "all"}, 3, "lower") for size in sizes]
     references = [reference] if reference else []
     made = table(
-        results, columns=columns, baselines=baselines, references=references, caption=f"{metric} on unseen tasks"
+        results,
+        columns=columns,
+        baselines=baselines,
+        references=references,
+        caption=f"{metric} on unseen tasks, by the number of samples they have shown",
     )
     return Section("Unseen tasks, learned from a few samples", table=made)
 
@@ -136,11 +140,11 @@ def figures(
     held = [row for row in whole if row.metric == "coverage"]
     if held:
         columns = [
-            Column(f"{row.setting['samples']} samples", "coverage", {"samples": row.setting["samples"]}, 3)
+            Column(f"{row.setting['samples']}", "coverage", {"samples": row.setting["samples"]}, 3)
             for row in held
             if row.method == held[0].method
         ]
-        caption = f"Share of unseen tasks' points inside their {LEVEL:.0%} intervals"
+        caption = f"Share of unseen tasks' points inside their {LEVEL:.0%} intervals, by samples shown"
         only = list(dict.fromkeys(row.method for row in held))
         shown.append(Section("How sure it is", table=table(results, only, columns, caption=caption)))
     return shown

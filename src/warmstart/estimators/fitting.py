@@ -210,6 +210,7 @@ def choose(
         progress=bar(f"training {best}"),
         record=record,
     )
+    tried[best][0] = Trial(cfg, trained.value)
     return Fitted(best, cfg, learner, trained.state, trained.value, tried)
 
 

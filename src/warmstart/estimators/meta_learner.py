@@ -182,6 +182,10 @@ class MetaLearner:
         progress: Callable[[str], Any] | None,
         record: Callable[[int, dict[str, float]], None] | None,
     ) -> None:
+        counts = dataclasses.asdict(self.plan) | {"trials": self.trials}
+        low = next((name for name, count in counts.items() if count is not None and count < 1), None)
+        if low is not None:
+            raise InputError(f"{low} of at least 1", f"{counts[low]}", "pass a larger number")
         names: tuple[str, ...] = (self.method,)
         warm, settings, network = None, self.settings, self.network
         if start is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -17,7 +18,7 @@ from warmstart.engine.stage import Stage
 from warmstart.learners import empirical_bayes, imaml, maml, meta_sgd, pretrain, reptile, scratch
 from warmstart.models.likelihoods import binary, multiclass, squared
 from warmstart.models.mlp import seeded
-from warmstart.models.tabular import Encoder, TabularNet
+from warmstart.models.tabular import TabularNet
 
 
 class Method(NamedTuple):
@@ -37,9 +38,7 @@ METHODS = {
     "reptile": Method(reptile.Config(), reptile.build, reptile.SPACE),
     "imaml": Method(imaml.Config(), imaml.build, imaml.SPACE),
     "meta_sgd": Method(meta_sgd.Config(), meta_sgd.build, meta_sgd.SPACE),
-    "empirical_bayes": Method(
-        empirical_bayes.Config(), empirical_bayes.build, empirical_bayes.SPACE, kinds=("squared", "binary")
-    ),
+    "empirical_bayes": Method(empirical_bayes.Config(), empirical_bayes.build, empirical_bayes.SPACE),
 }
 AUTO = ("empirical_bayes", "anil", "pretrain")  # what `auto` compares
 LIKELIHOODS = {"squared": squared, "binary": binary, "multiclass": multiclass}
@@ -92,8 +91,8 @@ def _parse(name: str, value: Any, like: Any) -> Any:
 class Network(NamedTuple):
     """What a network is made of, as it is written down with a model."""
 
-    hidden: tuple[int, ...] = (64, 64)
-    activation: str = "relu"
+    hidden: tuple[int, ...] = (128, 64)
+    activation: str = "tanh"
     embedding: int = 16
 
 
@@ -118,13 +117,14 @@ def assemble(
     if likelihood.name not in method.kinds:
         raise InputError(f"a {' or '.join(method.kinds)} target for {name}", likelihood.name, "choose another method")
     outputs = classes if likelihood.name == "multiclass" else 1
-    with seeded(seed):
+    with seeded(seed), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # a table without features
         own = columns if name == "empirical_bayes" else columns + descriptor
         net = module or TabularNet(own, network.hidden, outputs, network.activation, network.embedding)
-        prior = Encoder(descriptor, network.embedding)
-    model = functional(net, method.fast if module is None or method.fast == "*" else "*")
+        prior = TabularNet(descriptor, (), 1, network.activation, network.embedding) if any(descriptor) else None
+    model = functional(net, method.fast)
     if name == "empirical_bayes":
-        learner = method.build(model, likelihood, cfg, functional(prior) if prior.width else None, stage)
+        learner = method.build(model, likelihood, cfg, functional(prior) if prior else None, stage)
     else:
         learner = method.build(model, likelihood, cfg, stage)
     return learner, learner.init(model.params)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +25,7 @@ def export(module: nn.Module, example: Tree, path: Path, outputs: list[str]) -> 
         raise InputError("the extra onnx", "it is not installed", "pip install 'warmstart[onnx]'") from None
     rows = torch.export.Dim("rows", min=1)
     shapes: dict[str, Any] = {name: {0: rows} for name in example}
-    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), _hushed("torch.onnx"):
         warnings.simplefilter("ignore")  # the exporter warns of its own internals
         target = Path(folder) / "model.onnx"
         torch.onnx.export(
@@ -37,3 +40,15 @@ def export(module: nn.Module, example: Tree, path: Path, outputs: list[str]) -> 
             verbose=False,
         )
         write_bytes(path, target.read_bytes())
+
+
+@contextmanager
+def _hushed(name: str) -> Iterator[None]:
+    """Errors only from the logger of that name and those below it."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)

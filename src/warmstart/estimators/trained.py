@@ -82,7 +82,7 @@ class Trained:
         return {
             "numeric": torch.zeros(rows, columns.numeric),
             "categorical": torch.zeros(rows, len(columns.categorical), dtype=torch.long),
-            "bag": torch.zeros(rows, len(columns.bag), max(self.schema.rows.bag_length, 1), dtype=torch.long),
+            "bag": torch.zeros(rows, len(columns.bag), self.schema.rows.bag_length, dtype=torch.long),
         }
 
     def predict_rows(self, adapted: Tree, descriptor: Tree, x: Tree) -> Prediction:
@@ -172,9 +172,12 @@ def _calibration(path: Path, found: dict[str, Tensor], likelihood: Likelihood) -
     if likelihood.name != "squared":
         return None
     scores = under(found, "calibration")
-    if set(scores) != set(Calibration._fields) or scores["scores"].shape != (*scores["sizes"].shape, *scores["mask"].shape):
+    if set(scores) != set(Calibration._fields):
         raise damaged(path, WEIGHTS)
-    return Calibration(**scores)
+    kept = Calibration(**scores)
+    if kept.scores.shape != (*kept.sizes.shape, *kept.mask.shape):
+        raise damaged(path, WEIGHTS)
+    return kept
 
 
 def damaged(path: Path, name: str = CONFIG) -> InputError:

@@ -25,11 +25,11 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Prediction, Task, Tree
-from warmstart.core.trees import scale, tree_map
+from warmstart.core.trees import tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.maths.gaussian import Evidence, log_evidence, nothing, observe, posterior
 from warmstart.maths.optim import adam, cosine, descend
-from warmstart.maths.outer import Delta, Info, State
+from warmstart.maths.outer import CLIP, Delta, Info, State, clipped
 
 FLOOR = 1e-5  # least noise variance: targets are of order one, and float32 must hold 1 / noise
 
@@ -46,6 +46,14 @@ class Config:
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.5  # of the two networks, not of the prior
     seed: int = 0  # of the components' first means
+
+
+SPACE: dict[str, list[Any]] = {
+    "components": [1, 3, 6, 12],
+    "rank": [0, 8],
+    "weight_decay": [0.1, 0.3, 0.5, 1.0, 2.0],
+    "outer_lr": [3e-3, 6e-3],
+}
 
 
 class Inner(NamedTuple):
@@ -169,7 +177,7 @@ def build(
 
     def update(state: State, delta: Delta, count: Tensor) -> State:
         rate: Any = cfg.outer_lr * cosine(state.opt.done, cfg.outer_decay)
-        theta, opt = optimiser.update(state.theta, scale(delta.grad, 1 / count), state.opt, rate)
+        theta, opt = optimiser.update(state.theta, clipped(delta.grad, count, CLIP), state.opt, rate)
         for name in ("features", "descriptor"):
             theta[name] = descend(theta[name], state.theta[name], rate * cfg.weight_decay)
         return State(theta, opt)

@@ -160,7 +160,7 @@ class Schema:
         bad = ~(weights >= 0)
         if bad.any():
             raise cell_error("a weight of 0 or more", frame[self.roles.weight], int(bad.argmax()), "rows", "correct it")
-        return torch.from_numpy(weights).to(torch.get_default_dtype())
+        return torch.tensor(weights, dtype=torch.get_default_dtype())  # a copy: a file's column may be read-only
 
     def _descriptors(self, tasks: pd.DataFrame | None, names: list[str]) -> dict[str, Tensor]:
         if not self.descriptor.names:

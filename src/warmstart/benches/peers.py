@@ -1,0 +1,123 @@
+"""How today's libraries make a meta-update: task after task, each differentiated on its own.
+
+Every peer is built on a module, which it changes, and gives the function of one meta-update. The
+MAML peers leave the meta-gradient, the mean over tasks, in the parameters' `.grad`.
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, TypeAlias
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from warmstart.core import Batch, Task
+from warmstart.core.trees import take
+from warmstart.learners import maml, reptile
+
+Update: TypeAlias = Callable[[Sequence[Task]], None]
+
+
+def separate(tasks: Task) -> list[Task]:
+    """A stack as single tasks, which is how a loop is fed; made once, so that no peer pays for it."""
+    return [take(tasks, i) for i in range(len(tasks.key))]
+
+
+def loss(outputs: Tensor, batch: Batch) -> Tensor:
+    return F.mse_loss(outputs.squeeze(-1), batch.y)
+
+
+def maml_loop(module: nn.Module, cfg: maml.Config) -> Update:
+    """The textbook loop: clone, differentiate with create_graph, step; backward from the query loss."""
+    outer = torch.optim.Adam(module.parameters(), lr=cfg.outer_lr)
+
+    def update(tasks: Sequence[Task]) -> None:
+        outer.zero_grad()
+        for task in tasks:
+            params = {name: value.clone() for name, value in module.named_parameters()}
+            for _ in range(cfg.inner_steps):
+                inner = loss(functional_call(module, params, task.support.x), task.support)
+                grads = torch.autograd.grad(inner, list(params.values()), create_graph=True)
+                params = {name: p - cfg.inner_lr * g for (name, p), g in zip(params.items(), grads, strict=True)}
+            judged = loss(functional_call(module, params, task.query.x), task.query)
+            (judged / len(tasks)).backward()  # type: ignore[no-untyped-call]
+        outer.step()
+
+    return update
+
+
+def maml_higher(module: nn.Module, cfg: maml.Config) -> Update:
+    """As the examples of `higher` do it."""
+    higher: Any = importlib.import_module("higher")
+    outer = torch.optim.Adam(module.parameters(), lr=cfg.outer_lr)
+    inner = torch.optim.SGD(module.parameters(), lr=cfg.inner_lr)
+
+    def update(tasks: Sequence[Task]) -> None:
+        outer.zero_grad()
+        for task in tasks:
+            with higher.innerloop_ctx(module, inner, copy_initial_weights=False) as (learner, descent):
+                for _ in range(cfg.inner_steps):
+                    descent.step(loss(learner(task.support.x), task.support))
+                (loss(learner(task.query.x), task.query) / len(tasks)).backward()  # type: ignore[no-untyped-call]
+        outer.step()
+
+    return update
+
+
+def maml_torchopt(module: nn.Module, cfg: maml.Config) -> Update:
+    """As the MAML example of `torchopt` does it."""
+    torchopt: Any = importlib.import_module("torchopt")
+    outer = torch.optim.Adam(module.parameters(), lr=cfg.outer_lr)
+    inner = torchopt.MetaSGD(module, lr=cfg.inner_lr)
+
+    def update(tasks: Sequence[Task]) -> None:
+        outer.zero_grad()
+        start = [torchopt.extract_state_dict(part, by="reference") for part in (module, inner)]
+        losses = []
+        for task in tasks:
+            for _ in range(cfg.inner_steps):
+                inner.step(loss(module(task.support.x), task.support))
+            losses.append(loss(module(task.query.x), task.query))
+            for part, state in zip((module, inner), start, strict=True):
+                torchopt.recover_state_dict(part, state)
+        torch.stack(losses).mean().backward()  # type: ignore[no-untyped-call]
+        outer.step()
+
+    return update
+
+
+def reptile_loop(module: nn.Module, cfg: reptile.Config) -> Update:
+    """One working copy, reset for every task, trained by a new `torch.optim.Adam`; then the mean end is approached."""
+    worker = copy.deepcopy(module)
+
+    def update(tasks: Sequence[Task]) -> None:
+        total = [torch.zeros_like(value) for value in module.parameters()]
+        for task in tasks:
+            worker.load_state_dict(module.state_dict())
+            inner = torch.optim.Adam(worker.parameters(), lr=cfg.inner_lr)
+            rows = Batch(*(torch.cat(parts) for parts in zip(task.support, task.query, strict=True)))
+            for _ in range(cfg.inner_steps):
+                inner.zero_grad()
+                loss(worker(rows.x), rows).backward()  # type: ignore[no-untyped-call]
+                inner.step()
+            for ends, value in zip(total, worker.parameters(), strict=True):
+                ends += value.detach()
+        with torch.no_grad():
+            for value, ends in zip(module.parameters(), total, strict=True):
+                value.lerp_(ends / len(tasks), cfg.outer_lr)
+
+    return update
+
+
+def installed(package: str) -> str:
+    """Its version, or "" when it is not there."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""

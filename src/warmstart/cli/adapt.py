@@ -1,0 +1,85 @@
+"""warmstart adapt: predictions for new tasks from their first few rows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from warmstart.cli.options import (
+    Descriptor,
+    DescriptorTable,
+    Device,
+    ItemTable,
+    Json,
+    Model,
+    Quiet,
+    Seed,
+    Support,
+    pairs,
+)
+from warmstart.cli.output import Voice
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from warmstart.report import Table
+
+MOST = 40  # rows printed; a file holds all
+
+
+def adapt(
+    model: Model,
+    query: Annotated[Path, typer.Option(metavar="TABLE", help="Rows to predict.")],
+    support: Support = None,
+    descriptor: Descriptor = None,
+    descriptor_table: DescriptorTable = None,
+    item_table: ItemTable = None,
+    first: Annotated[int | None, typer.Option("-k", metavar="N", min=0, help="A task's first N support rows.")] = None,
+    level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.9,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Predictions: .csv, .tsv or .parquet.")
+    ] = None,
+    save: Annotated[Path | None, typer.Option(metavar="ADAPTED", help="Folder for the adapted model.")] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Adapt MODEL to the support rows and predict the query rows, with intervals or class probabilities.
+
+    With the task column in both tables each task is adapted to its own rows. Without support a model is
+    zero-shot. One task is small work: it is done on the CPU.
+    """
+    from warmstart.engine.device import choose_device
+    from warmstart.estimators.meta_learner import MetaLearner
+    from warmstart.estimators.predictions import adapt_tasks, only, predict_tasks, write_table
+
+    voice = Voice(json, quiet)
+    choose_device(device)
+    known = pairs(descriptor, "--descriptor", ",")
+    adapted = adapt_tasks(MetaLearner.load(model), support, query, known, descriptor_table, item_table, first)
+    said = predict_tasks(adapted, query, level, item_table)
+    if save is not None:
+        only(adapted).save(save)
+    if output is not None:
+        write_table(said, output)
+    shown = {name or "the task": one.shown for name, one in adapted.items()}
+    voice.document({"model": str(model), "level": level, "support": shown, "predictions": said.to_dict("records")})
+    if output is None:
+        voice.show(_table(said))
+    if len(said) > MOST and output is None:
+        voice.say(f"... and {len(said) - MOST} rows more; -o FILE.csv writes all")
+    if "low" in said and not said["high"].lt(float("inf")).all():
+        voice.say(f"The model has too few validation tasks for intervals of level {level}; lower --level")
+    for what, path in {"Predictions": output, "Adapted model": save}.items():
+        if path is not None:
+            voice.say(f"{what}: {path}")
+
+
+def _table(said: pd.DataFrame) -> Table:
+    from warmstart.report import plain
+
+    cells = said.head(MOST).map(lambda cell: f"{cell:.4g}" if isinstance(cell, float) else str(cell))
+    return plain(["row", *said.columns], [[str(row + 1), *cells.loc[row]] for row in cells.index])

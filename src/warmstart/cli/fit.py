@@ -1,0 +1,142 @@
+"""warmstart fit: learn from the tables of many tasks how to learn a new one."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from warmstart.cli.options import Device, ItemTable, Json, Quiet, Seed, Table, TaskTable, names, pairs
+from warmstart.cli.output import Voice
+
+if TYPE_CHECKING:
+    from warmstart.estimators.meta_learner import MetaLearner
+    from warmstart.tasks.roles import Roles
+
+
+def fit(
+    table: Table,
+    output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="Folder of the model.")],
+    task: Annotated[str | None, typer.Option(metavar="COL", help="Which task (user, device) a row is of.")] = None,
+    target: Annotated[str | None, typer.Option(metavar="COL", help="What is to be predicted.")] = None,
+    task_table: TaskTable = None,
+    item_table: ItemTable = None,
+    item: Annotated[str | None, typer.Option(metavar="COL", help="Key of the item table.")] = None,
+    time: Annotated[str | None, typer.Option(metavar="COL", help="Rows of a task are sorted by it.")] = None,
+    weight: Annotated[str | None, typer.Option(metavar="COL", help="Weight of a row in the loss.")] = None,
+    group: Annotated[str | None, typer.Option(metavar="COL", help="Group of a task, for reports.")] = None,
+    numeric: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns that hold numbers.")] = None,
+    categorical: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns that hold one value.")] = None,
+    multi: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns that hold several values.")] = None,
+    drop: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns to leave out.")] = None,
+    kind: Annotated[str | None, typer.Option(help="Of target: squared, binary or multiclass; else inferred.")] = None,
+    method: Annotated[str, typer.Option(metavar="ID", help="auto tunes and compares a few.")] = "auto",
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; may be repeated.")
+    ] = None,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Meta-updates.")] = 2000,
+    every: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Updates between looks at validation tasks, and checkpoints.")
+    ] = 100,
+    tasks: Annotated[int, typer.Option(metavar="N", min=1, help="Tasks in a meta-batch.")] = 32,
+    support: Annotated[int, typer.Option(metavar="N", min=1, help="Rows shown of a task, at most.")] = 20,
+    query: Annotated[int, typer.Option(metavar="N", min=1, help="Rows judged of a task, at most.")] = 10,
+    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Configurations tried of each method.")] = 4,
+    start: Annotated[
+        Path | None, typer.Option("--from", metavar="MODEL", help="Go on from this model: its columns and method.")
+    ] = None,
+    tensorboard: Annotated[Path | None, typer.Option(metavar="DIR", help="Write figures for TensorBoard.")] = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Learn from TABLE, the rows of many tasks, and write a model. The same command resumes what was interrupted."""
+    from warmstart.estimators.folder import run_folder
+    from warmstart.estimators.meta_learner import MetaLearner
+    from warmstart.estimators.tensorboard import recorder
+    from warmstart.training.train import Plan
+
+    voice = Voice(json, quiet)
+    begun = None if start is None else MetaLearner.load(start)
+    columns: dict[str, Any] = {"item": item, "time": time, "weight": weight, "group": group}
+    columns |= {"numeric": names(numeric), "categorical": names(categorical), "multi": names(multi)}
+    given = task is not None or target is not None
+    roles = _roles(task, target, columns | {"drop": names(drop) or ()}) if given or begun is None else None
+    plan = Plan(steps=steps, tasks=tasks, support=support, query=query, every=every)
+    learner = MetaLearner(method, pairs(settings, "--set"), plan, trials, seed=seed, device=device)
+    figures = nullcontext(None) if tensorboard is None else recorder(tensorboard)
+    with run_folder(output) as folder, figures as record, voice.bars() as bar:
+        learner.fit(
+            table,
+            roles,
+            task_table,
+            item_table,
+            start=begun,
+            kind=kind,
+            folder=folder,
+            progress=bar,
+            record=record,
+        )
+        learner.save(output)
+    _tell(voice, learner, output, table, {"--task-table": task_table, "--item-table": item_table})
+
+
+def _roles(task: str | None, target: str | None, columns: dict[str, Any]) -> Roles:
+    from warmstart.core import InputError
+    from warmstart.tasks.roles import Roles
+
+    if task is None or target is None:
+        raise InputError("--task and --target", "one of them or none", "name the two columns")
+    return Roles(task, target, **columns)
+
+
+def _tell(voice: Voice, learner: MetaLearner, output: Path, table: Path, sides: dict[str, Path | None]) -> None:
+    from warmstart.report import plain
+
+    trained = learner.fitted
+    assert trained.schema is not None and trained.schema.split is not None
+    split = {part: len(names) for part, names in trained.schema.split._asdict().items()}
+    tried = {
+        name: [{"settings": dataclasses.asdict(trial.config), "error": trial.value} for trial in trials]
+        for name, trials in learner.trials_.items()
+    }
+    document = {
+        "model": str(output),
+        "method": trained.name,
+        "settings": dataclasses.asdict(trained.config),
+        "error": trained.value,
+        "tasks": split,
+        "trials": tried,
+    }
+    voice.document(document)
+    if voice.quiet:
+        return
+    if sum(map(len, tried.values())) > 1:
+        voice.show(plain(["method", "trials", "best error", "with"], [_line(name, tried[name]) for name in tried]))
+    unit = "in variances of the target" if trained.likelihood.name == "squared" else "log loss"
+    given = [part for flag, path in sides.items() if path is not None for part in (flag, str(path))]
+    known = " --descriptor-table TASKS.csv" if trained.schema.descriptor.names else ""
+    items = " --item-table ITEMS.csv" if trained.schema.item_columns else ""
+    judge = shlex.join(["warmstart", "evaluate", str(output), str(table), *given, "-o", f"{output}-report"])
+    voice.show(
+        f"Method:           {trained.name}\n"
+        f"Validation error: {trained.value:.4g} ({unit}, mean over support sizes)\n"
+        f"Tasks:            {', '.join(f'{count} {part}' for part, count in split.items())}\n"
+        f"Model:            {output}\n\n"
+        f"Next:\n"
+        f"  {judge}\n"
+        f"  warmstart adapt {shlex.quote(str(output))} --support SUPPORT.csv --query QUERY.csv{known}{items}"
+    )
+
+
+def _line(name: str, trials: list[dict[str, Any]]) -> list[str]:
+    """A method's best trial: what a search may change of it."""
+    from warmstart.estimators.methods import find
+
+    settings = {key: value for key, value in trials[0]["settings"].items() if key in find(name).space}
+    return [name, str(len(trials)), f"{trials[0]['error']:.4g}", ", ".join(f"{k}={v}" for k, v in settings.items())]

@@ -1,0 +1,75 @@
+"""The folder of a study, a benchmark or an evaluation: results.json, table.csv and report.html, all new or all old."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from warmstart.cli.output import Voice
+    from warmstart.report import Results
+    from warmstart.report.page import Outcome
+
+RESULTS, TABLE, PAGE = "results.json", "table.csv", "report.html"
+
+
+def tell(voice: Voice, outcome: Outcome, title: str, output: Path | None, merged: bool = False) -> dict[str, Any]:
+    """Print the tables, write the three files when there is a folder for them, and give the JSON document."""
+    with tempfile.TemporaryDirectory() if output is None else nullcontext(output) as folder:
+        document = write_report(Path(folder), outcome, title, merged)
+    for section in outcome.sections:
+        if section.table is not None:
+            voice.show(section.table)
+    if outcome.verdict:
+        voice.show(outcome.verdict)
+    voice.say("-o DIR writes the page" if output is None else f"Page: {output / PAGE}")
+    return {**document, "verdict": outcome.verdict}
+
+
+def write_report(folder: Path, outcome: Outcome, title: str, merged: bool) -> dict[str, Any]:
+    """Write the three files and give the content of the first; `merged` adds to the results that are there."""
+    from warmstart.core import InputError
+    from warmstart.report import load, merge, save, save_csv
+    from warmstart.report.page import how_it_was_run, write_page
+
+    results, sections = outcome.results, list(outcome.sections)
+    if merged and (folder / RESULTS).exists():
+        results = merge(load(folder / RESULTS), results)
+        sections += _earlier(results, len(outcome.results.rows))
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".new.") as beside:
+            save(results, Path(beside, RESULTS))
+            save_csv(results, Path(beside, TABLE))
+            write_page(Path(beside, PAGE), sections, title, how_it_was_run(results), outcome.verdict)
+            for name in (RESULTS, TABLE, PAGE):
+                Path(beside, name).replace(folder / name)
+        document: dict[str, Any] = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"to write the folder {folder}", reason, "free space or choose another folder") from None
+    return document
+
+
+def _earlier(results: Results, new: int) -> list[Any]:
+    from warmstart.report import table
+    from warmstart.report.page import Section
+
+    return [Section("With the rows of earlier runs", table=table(results))] if len(results.rows) > new else []
+
+
+def check_writable(folder: Path | None) -> None:
+    """Said before the work rather than after it."""
+    from warmstart.core import InputError
+
+    if folder is None:
+        return
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise InputError(f"to write the folder {folder}", reason, "choose another folder") from None

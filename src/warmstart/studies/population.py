@@ -1,0 +1,193 @@
+"""The simulated population: every learner and every baseline against the exact Bayes prediction.
+
+Six unequal groups of tasks over shared nonlinear features (tasks/population.py), whose optimum is
+known. What counts is the share of the gap between the best tuned baseline and that optimum which a
+learner closes, overall and in the small groups, at 5 and at 10 samples.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from warmstart.core import InputError, Prediction, Task
+from warmstart.core.trees import take, to_device
+from warmstart.engine.device import choose_device
+from warmstart.engine.loop import Report, silent
+from warmstart.estimators.comparison import Judged, error_table, figures, judge, pictures, rows_of
+from warmstart.estimators.fitting import Problem, fit_method, predictor, sees_descriptor_in_rows, tune_method
+from warmstart.estimators.judging import SIZES, Calibration, Predictor, calibrate, held_out
+from warmstart.estimators.methods import find
+from warmstart.estimators.rivals import BASELINES, fit_baselines
+from warmstart.models.likelihoods import squared
+from warmstart.report import Row, make_results, make_row, plain
+from warmstart.report.page import Outcome, Section
+from warmstart.tasks.population import SHARES, SMALL, Population, exact_bayes, population
+from warmstart.training.train import Plan
+
+OPTIMUM = "exact Bayes"
+AT = (5, 10)  # samples at which the gap counts
+METRIC = "relative MSE"
+GROUPS = {f"{share:.0%} group": [i] for i, share in enumerate(SHARES)} | {"small": list(SMALL)}
+
+
+class Preset(NamedTuple):
+    methods: tuple[str, ...]
+    plan: Plan
+    trials: int  # for each method and each baseline
+    search: Plan  # shorter training while tuning
+    train: int = 2000
+    test: int = 500
+
+
+ALL = ("empirical_bayes", "maml", "fomaml", "anil", "reptile", "imaml", "meta_sgd", "pretrain", "scratch")
+QUICK = Plan(steps=60, tasks=32, every=30)
+PRESETS = {
+    "demo": Preset(("empirical_bayes", "pretrain"), Plan(steps=1000, tasks=64, every=100), 1, QUICK),
+    "quick": Preset(ALL, QUICK, 1, QUICK, train=300, test=100),
+    "full": Preset(ALL, Plan(steps=6000, tasks=64, every=250, patience=8), 10, Plan(steps=1500, tasks=64, every=250)),
+}
+
+
+def run(
+    preset: str = "quick",
+    seeds: Sequence[int] = (0,),
+    only: Sequence[str] = (),
+    data: Path | None = None,
+    device: str = "auto",
+    progress: Callable[[str], Report] | None = None,
+) -> Outcome:
+    chosen = PRESETS[preset]
+    unknown = [name for name in only if name not in ALL]
+    if unknown:
+        raise InputError(f"methods among {', '.join(ALL)}", unknown[0], "name some of them")
+    methods = tuple(only) or chosen.methods
+    began = time.perf_counter()
+    judged: dict[int, Judged] = {}
+    shown: list[Section] = []
+    for seed in seeds:
+        judged[seed], picture = run_seed(chosen, methods, seed, choose_device(device), progress)
+        shown = shown or [picture]
+    rows = rows_of(judged, METRIC, GROUPS, fresh=True)
+    rows += gap_rows(judged, methods)
+    where = str(choose_device(device))
+    results = make_results("population", preset, where, " ".join(["warmstart", *sys.argv[1:]]), rows)
+    baselines = set(BASELINES)
+    groups = [name for name in GROUPS if name != "small"]
+    sections = [
+        error_table(results, METRIC, SIZES, baselines, OPTIMUM),
+        gap_section(rows),
+        *figures(results, METRIC, groups, baselines, OPTIMUM, at=AT[0]),
+        *shown,
+    ]
+    return Outcome(results, sections, verdict(rows, time.perf_counter() - began))
+
+
+def run_seed(
+    preset: Preset,
+    methods: Sequence[str],
+    seed: int,
+    device: torch.device,
+    progress: Callable[[str], Report] | None,
+) -> tuple[Judged, Section]:
+    """Tune on validation tasks, train, and judge once on the test tasks."""
+    bar = progress or (lambda label: silent)
+    drawn: Population = population(seed, preset.train, 200, preset.test)
+    problem = Problem(drawn.train, drawn.validation, drawn.columns, drawn.descriptor_columns, squared)
+    plan = preset.plan
+    predictors: dict[str, Predictor] = {}
+    calibrations: dict[str, Calibration] = {}
+    validation = held_out(drawn.validation, plan.support, plan.query, seed)
+    for name in methods:
+        config = find(name).config
+        if preset.trials > 1:
+            config = tune_method(
+                name,
+                config,
+                problem,
+                preset.search,
+                preset.trials,
+                seed=seed,
+                device=device,
+                progress=bar(f"tuning {name}, seed {seed}"),
+            )[0].config
+        predictors[name] = _on_cpu(name, config, problem, plan, seed, device, bar(f"training {name}, seed {seed}"))
+        calibrations[name] = calibrate(predictors[name], validation, SIZES)
+    predictors |= fit_baselines(problem, plan, preset.trials, seed, progress=progress)
+    predictors[OPTIMUM] = lambda task: _exact(drawn, task)
+    task = held_out(drawn.test, plan.support, plan.query, seed)
+    found = judge(predictors, calibrations, task, drawn.test.group, squared, SIZES)
+    ours = methods[0]
+    few = [int((drawn.test.group == g).nonzero()[0]) for g in (0, 2, 5)]
+    labels = [f"{SHARES[g]:.0%} group" for g in (0, 2, 5)]
+    return found, pictures(ours, predictors[ours], take(task, torch.tensor(few)), labels, [0, *AT])
+
+
+def _on_cpu(
+    name: str, config: Any, problem: Problem, plan: Plan, seed: int, device: torch.device, bar: Report
+) -> Predictor:
+    learner, trained = fit_method(name, config, problem, plan, seed=seed, device=device, progress=bar)
+    predict = predictor(name, learner, trained.state, sees_descriptor_in_rows(name, problem))
+
+    def call(task: Task) -> Prediction:
+        said: Prediction = to_device(predict(to_device(task, device)), "cpu")
+        return said
+
+    return call
+
+
+def _exact(drawn: Population, task: Task) -> Prediction:
+    said = exact_bayes(drawn.truth, task)
+    return Prediction(said.mean.float(), said.variance.float())
+
+
+def gap_rows(judged: dict[int, Judged], methods: Sequence[str]) -> list[Row]:
+    """The share of the gap between the best baseline and the optimum that each learner closes, by seed."""
+    rows = []
+    for method in methods:
+        for size in AT:
+            for label in ("all", "small"):
+                values = {}
+                for seed, found in judged.items():
+                    kept = (
+                        torch.ones_like(found.group, dtype=torch.bool)
+                        if label == "all"
+                        else torch.isin(found.group, torch.tensor(SMALL))
+                    )
+                    mean = {name: float(by[size][kept].nanmean()) for name, by in found.errors.items()}
+                    best = min(mean[name] for name in BASELINES)
+                    values[seed] = (best - mean[method]) / (best - mean[OPTIMUM])
+                rows.append(make_row(method, {"samples": size, "group": label}, "gap closed", values))
+    return rows
+
+
+def gap_section(rows: Sequence[Row]) -> Section:
+    found = [row for row in rows if row.metric == "gap closed"]
+    settings = [(size, label) for size in AT for label in ("all", "small")]
+    lines = []
+    for method in dict.fromkeys(row.method for row in found):
+        cells = []
+        for size, label in settings:
+            row = next(r for r in found if r.method == method and r.setting == {"samples": size, "group": label})
+            cells.append(f"{row.mean:.0%}")
+        lines.append([method, *cells])
+    head = [
+        "method",
+        *(f"{size} samples, {'all tasks' if label == 'all' else 'small groups'}" for size, label in settings),
+    ]
+    caption = "Share closed of the gap between the best baseline and the exact Bayes prediction"
+    return Section("How much of what is possible", table=plain(head, lines, caption))
+
+
+def verdict(rows: Sequence[Row], seconds: float) -> str:
+    found = [row for row in rows if row.metric == "gap closed" and row.setting == {"samples": AT[0], "group": "all"}]
+    best = max(found, key=lambda row: row.mean)
+    return (
+        f"From {AT[0]} samples of an unseen task, {best.method} closes {best.mean:.0%} of the gap between the best "
+        f"baseline and the best prediction there is ({seconds:.0f} s)."
+    )

@@ -1,0 +1,71 @@
+"""Small tables with every kind of column, and one fitted model of each method."""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from warmstart.estimators.meta_learner import MetaLearner
+from warmstart.estimators.methods import METHODS
+from warmstart.tasks.roles import Roles
+from warmstart.training.train import Plan
+
+PLAN = Plan(steps=12, every=6, tasks=8, support=4, query=3)
+
+
+def make_tables(tasks=24, rows=8, seed=0):
+    """y depends on a number, a category, a bag and the task; the task table knows half of the latter."""
+    draw = np.random.default_rng(seed)
+    count = tasks * rows
+    slope, offset, known = draw.normal(size=(3, tasks))
+    table = pd.DataFrame(
+        {
+            "user": np.repeat([f"u{i:03d}" for i in range(tasks)], rows),
+            "x": draw.normal(size=count),
+            "colour": draw.choice(["red", "green", "blue"], count),
+            "tags": ["|".join(draw.choice(["a", "b", "c", "d"], draw.integers(1, 4), replace=False)) for _ in range(count)],
+        }
+    )
+    tags = table["tags"].str.contains("a").to_numpy()
+    level = np.repeat(slope, rows) * table["x"] + np.repeat(offset + known, rows) + (table["colour"] == "red") - tags
+    table["y"] = 10 * level + 100
+    about = pd.DataFrame({"user": table["user"].unique(), "known": known, "town": draw.choice(["oslo", "rome"], tasks)})
+    return table, about
+
+
+@pytest.fixture(scope="session")
+def tables():
+    return make_tables()
+
+
+@pytest.fixture(scope="session")
+def plan():
+    return PLAN
+
+
+@pytest.fixture(scope="session")
+def fitted(tables):
+    """method -> a model fitted on the first 20 tasks; made when first asked for."""
+    kept = {}
+
+    def get(method):
+        if method not in kept:
+            rows, about = tables
+            old = rows[rows["user"] < "u020"]
+            kept[method] = MetaLearner(method, plan=PLAN, trials=1, device="cpu").fit(old, Roles("user", "y"), about)
+        return kept[method]
+
+    return get
+
+
+@pytest.fixture(scope="session")
+def new_task(tables):
+    """Support, query and descriptor of a task that no model has seen."""
+    rows, about = tables
+    own = rows[rows["user"] == "u022"]
+    known = about.set_index("user").loc["u022"].to_dict()
+    return own.head(5), own.tail(3), known
+
+
+def pytest_generate_tests(metafunc):
+    if "method" in metafunc.fixturenames:
+        metafunc.parametrize("method", list(METHODS))

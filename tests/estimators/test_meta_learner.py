@@ -1,0 +1,150 @@
+"""Fit, adapt, predict, save: what comes back is what went in, whatever the method."""
+
+import dataclasses
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from warmstart.core import InputError
+from warmstart.core.trees import leaves, take, tree_map
+from warmstart.estimators.adapted import AdaptedModel
+from warmstart.estimators.fitting import fingerprint
+from warmstart.estimators.meta_learner import MetaLearner, extend_split
+from warmstart.tasks.roles import Roles
+from warmstart.tasks.split import split_tasks
+
+
+def same(a, b):
+    return all(torch.equal(x, y) for x, y in zip(leaves(a), leaves(b), strict=True))
+
+
+def test_save_load_adapt_is_exact(fitted, new_task, tmp_path, method):
+    support, query, known = new_task
+    model = fitted(method)
+    ours = model.adapt(support, known)
+    model.save(tmp_path / "model")
+    loaded = MetaLearner.load(tmp_path / "model")
+    theirs = loaded.adapt(support, known)
+    assert same(ours.adapted, theirs.adapted) and (loaded.method, loaded.plan) == (method, model.plan)
+    pd.testing.assert_frame_equal(ours.frame(query, 0.6), theirs.frame(query, 0.6), check_exact=True)
+    ours.save(tmp_path / "adapted")
+    alone = AdaptedModel.load(tmp_path / "adapted")
+    assert alone.shown == 5
+    pd.testing.assert_frame_equal(ours.frame(query, 0.6), alone.frame(query, 0.6), check_exact=True)
+    assert np.isfinite(ours.frame(query, 0.6)).all(axis=None)
+
+
+def test_predicting_changes_nothing(fitted, new_task, method):
+    support, query, known = new_task
+    model = fitted(method)
+    adapted = model.adapt(support, known)
+    theta, phi = (tree_map(torch.clone, tree) for tree in (model.fitted.state.theta, adapted.adapted))
+    first = adapted.frame(query, 0.6)
+    adapted.predict_interval(query, 0.5)
+    model.adapt(support.tail(2), known).predict(query)
+    model.adapt(None).predict(query)
+    assert same(theta, model.fitted.state.theta) and same(phi, adapted.adapted)
+    pd.testing.assert_frame_equal(first, adapted.frame(query, 0.6), check_exact=True)
+
+
+def test_zero_shot_is_the_learner_before_any_step(fitted, new_task, method):
+    support, query, known = new_task
+    model = fitted(method)
+    state, learner = model.fitted.state, model.fitted.learner
+    about = model.fitted.schema.transform_descriptor(known)
+    start = learner.finish(state, learner.start(state, take(about, 0)), ())
+    zero = model.adapt(None, known)
+    assert zero.shown == 0 and all(map(torch.allclose, leaves(zero.adapted), leaves(start)))
+    assert not np.allclose(zero.predict(query).mean, model.adapt(support, known).predict(query).mean)
+    other = model.adapt(None, known | {"known": 3.0})
+    assert not np.allclose(zero.predict(query).mean, other.predict(query).mean), "the descriptor says nothing"
+
+
+@pytest.mark.parametrize("name", ["maml", "empirical_bayes"])
+def test_rows_count_by_their_weight(tables, new_task, plan, name):
+    rows, _ = tables
+    model = MetaLearner(name, plan=plan, trials=1).fit(rows.assign(w=1.0), Roles("user", "y", weight="w"))
+    support, query, _ = new_task
+    weighted = model.adapt(support.assign(w=[2.0, 1.0, 1.0, 0.0, 0.0])).predict(query).mean
+    repeated = model.adapt(support.iloc[[0, 0, 1, 2]].assign(w=1.0)).predict(query).mean
+    np.testing.assert_allclose(weighted, repeated, rtol=1e-4)
+    plain = model.adapt(support.head(3)).predict(query).mean  # without the column every row counts once
+    assert not np.allclose(weighted, plain)
+    nothing = model.adapt(support.assign(w=0.0)).predict(query).mean
+    np.testing.assert_allclose(nothing, model.adapt(None).predict(query).mean, rtol=1e-4)
+
+
+@pytest.mark.parametrize("named", [lambda i: float(i), lambda i: f" {i} ", lambda i: i], ids=["3.0", "' 3 '", "3"])
+def test_tasks_are_split_by_the_names_the_tables_use(tables, plan, named):
+    rows, about = (table.assign(user=table["user"].str[1:].astype(int).map(named)) for table in tables)
+    model = MetaLearner("pretrain", plan=plan, trials=1).fit(rows, Roles("user", "y"), about)
+    assert model.fitted.schema.split == split_tasks([str(i) for i in range(24)])
+
+
+def test_going_on_from_a_model_keeps_its_tasks_apart(tables, plan, fitted):
+    rows, about = tables
+    old = fitted("reptile")
+    new = MetaLearner(plan=plan, network=old.network._replace(hidden=(3,))).fit(rows, None, about, start=old)
+    before, after = old.fitted.schema.split, new.fitted.schema.split
+    assert all(set(a) <= set(b) for a, b in zip(before, after, strict=True))
+    assert {name for part in after for name in part} == set(rows["user"])
+    assert dataclasses.replace(new.fitted.schema, split=before) == old.fitted.schema
+    assert new.method == "auto" and new.fitted.name == "reptile" and new.fitted.network == old.network
+    still = MetaLearner(plan=plan, settings={"outer_lr": 1e-7}).fit(rows, None, about, start=old)
+    for ours, theirs in zip(leaves(still.fitted.state.theta), leaves(old.fitted.state.theta), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=0)
+    assert not same(new.fitted.state.theta, old.fitted.state.theta)
+
+
+def test_split_of_new_tasks():
+    old = split_tasks([f"a{i}" for i in range(10)])
+    names = [f"a{i}" for i in range(5)] + [f"b{i}" for i in range(10)]
+    new = extend_split(old, names, seed=0)
+    fresh = split_tasks([f"b{i}" for i in range(10)])
+    assert [set(part) for part in new] == [set(a) | set(b) for a, b in zip(old, fresh, strict=True)]
+    assert extend_split(old, names[:5], seed=0) == old
+
+
+def test_interrupted_fit_goes_on_where_it_stopped(tables, plan, tmp_path):
+    rows, about = tables
+
+    def fit(record, table=rows, folder=tmp_path, **more):
+        model = MetaLearner("pretrain", plan=dataclasses.replace(plan, steps=24), trials=2, device="cpu", **more)
+        return model.fit(table, Roles("user", "y"), about, folder=folder, record=record)
+
+    whole = []
+    reference = fit(lambda step, figures: whole.append((step, figures["loss"])), folder=None)
+    trained, left = [], {"looks": 6}  # in the middle of the second trial
+
+    def dies(label):
+        def report(done, of, words):
+            left["looks"] -= 1
+            if left["looks"] == 0:
+                raise KeyboardInterrupt
+
+        return report
+
+    import warmstart.estimators.fitting as fitting
+
+    kept = fitting.mean_error
+    calls = []
+
+    def watched(*arguments):
+        calls.append(1)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return kept(*arguments)
+
+    fitting.mean_error = watched
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fit(None)
+        before = len(calls)
+        resumed = fit(lambda step, figures: trained.append((step, figures["loss"])))
+    finally:
+        fitting.mean_error = kept
+    assert len(calls) - before <= 8 - 5, "looks were repeated"
+    assert trained == whole and same(resumed.fitted.state.theta, reference.fitted.state.theta)
+    assert resumed.trials_ == reference.trials_

@@ -1,0 +1,335 @@
+"""What every learner must do. A new one is a line in LEARNERS."""
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+
+from warmstart.core import Batch, Learner, Likelihood, functional, make_batch, make_task
+from warmstart.core.trees import add, fill, flatten, leaves, named_leaves, take, tree_map
+from warmstart.engine.capture import capture
+from warmstart.engine.files import finite, read_tensors, write_tensors
+from warmstart.engine.meta import Feed, meta_update, predict_stack, sum_meta_grad
+from warmstart.engine.noise import adapt_noise, generator, train_noise
+from warmstart.engine.stage import COMPILED, PLAIN, TRACED
+from warmstart.learners import empirical_bayes, imaml, maml, meta_sgd, pretrain, reptile, scratch
+from warmstart.models.likelihoods import binary, multiclass, squared
+from warmstart.models.mlp import MLP
+
+pytestmark = pytest.mark.usefixtures("float64")
+TASKS, ROWS, INPUTS, KNOWN = 5, 4, 2, 3
+LIKELIHOODS = {"squared": squared, "binary": binary, "multiclass": multiclass}
+
+
+class Case(NamedTuple):
+    build: Callable[..., Learner]
+    config: Any
+    likelihoods: str = "squared binary multiclass"
+    fast: str = "*"
+    prior: bool = False  # learns from the descriptor too
+
+
+descent = {"inner_lr": 0.07, "inner_steps": 3, "test_steps": 2, "outer_lr": 0.03}
+LEARNERS = {
+    "scratch": Case(scratch.build, scratch.Config(inner_lr=0.1, test_steps=3)),
+    "pretrain": Case(pretrain.build, pretrain.Config(inner_lr=0.1, test_steps=3, inner="momentum", weight_decay=0.1)),
+    "maml": Case(maml.build, maml.Config(**descent, weight_decay=0.1)),
+    "maml-momentum": Case(maml.build, maml.Config(**descent, inner="momentum", outer_decay=7), "squared"),
+    "maml-adam": Case(maml.build, maml.Config(**descent, inner="adam", recompute=True), "squared binary"),
+    "fomaml": Case(maml.build, maml.Config(**descent, first_order=True), "squared multiclass"),
+    "anil": Case(maml.build, maml.Config(**descent), "squared multiclass", fast="head.*"),
+    "reptile": Case(reptile.build, reptile.Config(**descent, outer_decay=7)),
+    "imaml": Case(imaml.build, imaml.Config(**descent, prox=0.8, solve_steps=3)),
+    "meta_sgd": Case(meta_sgd.build, meta_sgd.Config(**descent)),
+    "meta_sgd-head": Case(meta_sgd.build, meta_sgd.Config(**descent, inner="adam"), "binary", fast="head.*"),
+    "empirical_bayes": Case(empirical_bayes.build, empirical_bayes.Config(components=2, rank=1, evidence=0.6)),
+    "empirical_bayes-prior": Case(empirical_bayes.build, empirical_bayes.Config(components=3), "squared", prior=True),
+}
+EVERY = [
+    pytest.param(case, LIKELIHOODS[name], id=f"{id}-{name}")
+    for id, case in LEARNERS.items()
+    for name in case.likelihoods.split()
+]
+ONCE = [pytest.param(case, LIKELIHOODS[case.likelihoods.split()[0]], id=id) for id, case in LEARNERS.items()]
+INNER = [
+    pytest.param(case._replace(config=replace(case.config, inner=inner)), LIKELIHOODS[name], id=f"{id}-{inner}-{name}")
+    for id, case in LEARNERS.items()
+    if "inner" in {field.name for field in fields(case.config)}
+    for inner in sorted({"sgd", "momentum", "adam"} - {case.config.inner})
+    for name in case.likelihoods.split()[:1]
+]
+every = pytest.mark.parametrize(("case", "likelihood"), EVERY)
+once = pytest.mark.parametrize(("case", "likelihood"), ONCE)
+
+
+@cache
+def build(case: Case, likelihood: Likelihood, stage=PLAIN) -> tuple[Learner, Any]:
+    """The learner and a state two updates away from the first one, so that every part of it counts."""
+    torch.manual_seed(1)
+    model = functional(MLP(INPUTS, (4,), 3 if likelihood is multiclass else 1, activation="tanh"), fast=case.fast)
+    extra = {"prior": functional(MLP(KNOWN, (3,), 1, activation="tanh"))} if case.prior else {}
+    plain = case.build(model, likelihood, case.config, **extra)
+    state = plain.init(model.params)
+    for seed in (11, 12):
+        state, _ = meta_update(plain)(state, Feed(tasks(likelihood, seed), train(plain, TASKS)))
+    return (plain if stage is PLAIN else case.build(model, likelihood, case.config, **extra, stage=stage)), state
+
+
+def labels(likelihood, *shape):
+    if likelihood is multiclass:
+        return torch.randint(3, shape)
+    return torch.randn(shape) if likelihood is squared else torch.randint(2, shape).double()
+
+
+def tasks(likelihood, seed=0):
+    """Tasks of 0 to 4 support and 1 to 4 query rows, padded and weighted."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+
+        def rows(lengths):
+            mask = (torch.arange(ROWS) < torch.tensor(lengths)[:, None]).double()
+            y = labels(likelihood, TASKS, ROWS)
+            return make_batch(torch.randn(TASKS, ROWS, INPUTS), y, w=torch.rand(TASKS, ROWS) + 0.3, mask=mask)
+
+        return make_task(rows([4, 2, 0, 3, 1]), rows([3, 4, 2, 1, 4]), torch.randn(TASKS, KNOWN), torch.arange(TASKS))
+
+
+def train(learner, count):
+    return train_noise(learner.noise, count, generator(5))
+
+
+def predicted(learner, state, batch, steps=None, chunk=None, noise=None):
+    given = adapt_noise(learner.noise, len(batch.key), steps or learner.steps, generator(6)) if noise is None else noise
+    return predict_stack(learner, state, batch, given, steps, chunk)
+
+
+def check(found, expected, tolerance=1e-9):
+    assert flatten(found)[1] == flatten(expected)[1]
+    for left, right in zip(leaves(found), leaves(expected), strict=True):
+        torch.testing.assert_close(left, right, rtol=tolerance, atol=tolerance)
+
+
+def real(prediction, mask):
+    """The predictions of rows that are there."""
+    return tree_map(lambda leaf: leaf[mask.bool()], (prediction.mean, prediction.variance))
+
+
+def with_garbage(batch: Batch, likelihood) -> Batch:
+    """Rows that do not count, before, between and behind those that do."""
+    extra = make_batch(
+        1e3 * torch.randn(TASKS, 3, INPUTS),
+        labels(likelihood, TASKS, 3) * (1 if likelihood is multiclass else 1000),
+        w=torch.full((TASKS, 3), 50.0),
+        mask=torch.zeros(TASKS, 3),
+    )
+    order = torch.tensor([4, 0, 1, 5, 2, 3, 6])
+    return tree_map(lambda a, b: torch.cat([a, b], 1)[:, order], batch, extra)
+
+
+@every
+def test_padding_changes_nothing(case, likelihood):
+    learner, state = build(case, likelihood)
+    batch = tasks(likelihood)
+    padded = batch._replace(
+        support=with_garbage(batch.support, likelihood), query=with_garbage(batch.query, likelihood)
+    )
+    noise = train(learner, TASKS)
+    check(learner.meta_grad(state, padded, noise), learner.meta_grad(state, batch, noise))
+    found, expected = predicted(learner, state, padded), predicted(learner, state, batch)
+    check(real(found, padded.query.mask), real(expected, batch.query.mask))
+
+
+@every
+def test_a_stack_of_uneven_tasks_is_each_task_alone(case, likelihood):
+    learner, state = build(case, likelihood)
+    batch = tasks(likelihood)
+    noise, total = train(learner, TASKS), None
+    together = predicted(learner, state, batch)
+    given = adapt_noise(learner.noise, TASKS, learner.steps, generator(6))
+    for i in range(TASKS):
+        place = slice(i, i + 1)
+        cut = lambda rows: take(take(rows, place), (slice(None), rows.mask[place][0].bool()))  # noqa: B023, E731
+        alone = take(batch, place)._replace(support=cut(batch.support), query=cut(batch.query))
+        part = learner.meta_grad(state, alone, take(noise, place))
+        total = part if total is None else add(total, part)
+        found = predicted(learner, state, alone, noise=take(given, place))
+        check(real(found, alone.query.mask), real(take(together, place), batch.query.mask[place]))
+    check(total, learner.meta_grad(state, batch, noise))
+
+
+@every
+def test_permuted_tasks_give_permuted_predictions_and_the_same_sum(case, likelihood):
+    learner, state = build(case, likelihood)
+    batch, order = tasks(likelihood), torch.tensor([3, 0, 4, 1, 2])
+    noise = train(learner, TASKS)
+    check(learner.meta_grad(state, take(batch, order), take(noise, order)), learner.meta_grad(state, batch, noise))
+    given = adapt_noise(learner.noise, TASKS, learner.steps, generator(6))
+    found = predicted(learner, state, take(batch, order), noise=take(given, order))
+    check(found, take(predicted(learner, state, batch), order))
+
+
+@every
+def test_permuted_rows_change_nothing(case, likelihood):
+    learner, state = build(case, likelihood)
+    batch, order = tasks(likelihood), torch.tensor([2, 0, 3, 1])
+    turned = batch._replace(
+        support=take(batch.support, (slice(None), order)), query=take(batch.query, (slice(None), order))
+    )
+    noise = train(learner, TASKS)
+    check(learner.meta_grad(state, turned, noise), learner.meta_grad(state, batch, noise))
+    found, expected = predicted(learner, state, turned), predicted(learner, state, batch)
+    check(real(found, turned.query.mask), real(take(expected, (slice(None), order)), turned.query.mask))
+
+
+@pytest.mark.parametrize("rows", ["masked", "absent"])
+@pytest.mark.parametrize(("case", "likelihood"), [*EVERY, *INNER])
+def test_an_empty_support_set_is_the_zero_shot_model_with_a_finite_meta_gradient(case, likelihood, rows):
+    learner, state = build(case, likelihood)
+    batch = tasks(likelihood)
+    if rows == "masked":
+        empty = batch._replace(support=batch.support._replace(mask=torch.zeros(TASKS, ROWS)))
+    else:
+        empty = batch._replace(support=take(batch.support, (slice(None), slice(0))))
+    adapted, zero_shot = predicted(learner, state, empty), predicted(learner, state, batch, steps=0)
+    check(adapted, zero_shot, 1e-12)
+    delta, info = learner.meta_grad(state, empty, train(learner, TASKS))
+    assert finite(named_leaves(delta)) and finite(named_leaves(info))
+    assert any(leaf.abs().sum() > 0 for leaf in leaves(delta)) or not leaves(delta)
+
+
+@every
+def test_chunks_add_up(case, likelihood):
+    learner, state = build(case, likelihood)
+    feed = Feed(tasks(likelihood), train(learner, TASKS))
+    whole = sum_meta_grad(learner, state, feed)
+    for chunk in (1, 2, 9):
+        check(sum_meta_grad(learner, state, feed, chunk), whole)
+    check(meta_update(learner, 2)(state, feed), meta_update(learner)(state, feed))
+    check(predicted(learner, state, feed.tasks, chunk=2), predicted(learner, state, feed.tasks))
+
+
+@every
+def test_a_weight_of_two_is_the_row_twice(case, likelihood):
+    learner, state = build(case, likelihood)
+    batch = tasks(likelihood)
+    doubled = lambda rows: rows._replace(w=rows.w * torch.tensor([2.0, 1.0, 1.0, 1.0]))  # noqa: E731
+    twice = lambda rows: take(rows, (slice(None), torch.tensor([0, 0, 1, 2, 3])))  # noqa: E731
+    noise = train(learner, TASKS)
+    heavy, long = (batch._replace(support=f(batch.support), query=f(batch.query)) for f in (doubled, twice))
+    check(learner.meta_grad(state, heavy, noise), learner.meta_grad(state, long, noise))
+    found, expected = predicted(learner, state, heavy), predicted(learner, state, long)
+    check(found, take(expected, (slice(None), torch.tensor([0, 2, 3, 4]))))
+    shown = batch._replace(support=doubled(batch.support))
+    moved = (predicted(learner, state, shown).mean - predicted(learner, state, batch).mean).abs().sum((0, 1))
+    assert (moved > 1e-6).all()  # and the weight does count
+
+
+@every
+def test_nothing_is_written_to(case, likelihood):
+    learner, state = build(case, likelihood)
+    batch, noise = tasks(likelihood), train(learner, TASKS)
+    given = (state, batch, noise)
+    kept = tree_map(torch.clone, given)
+    first = predicted(learner, state, batch), learner.meta_grad(state, batch, noise)
+    learner.update(state, first[1][0], torch.tensor(5.0))
+    again = predicted(learner, state, batch), learner.meta_grad(state, batch, noise)
+    check(again, first, 0)
+    check(given, kept, 0)
+
+
+@every
+def test_a_saved_state_adapts_and_predicts_the_same_bits(case, likelihood, tmp_path):
+    learner, state = build(case, likelihood)
+    batch = tasks(likelihood)
+    write_tensors(tmp_path / "state.safetensors", named_leaves(state))
+    fresh = tree_map(torch.zeros_like, state)
+    loaded = fill(fresh, read_tensors(tmp_path / "state.safetensors")[0])
+    check(predicted(learner, loaded, batch), predicted(learner, state, batch), 0)
+    feed = Feed(batch, train(learner, TASKS))
+    check(meta_update(learner)(loaded, feed), meta_update(learner)(state, feed), 0)
+
+
+def stages_agree(case, likelihood, stage):
+    plain, state = build(case, likelihood)
+    fast, _ = build(case, likelihood, stage)
+    feed = Feed(tasks(likelihood), train(plain, TASKS))
+    for _ in range(2):  # the second time it runs what it has recorded
+        check(fast.meta_grad(state, *feed), plain.meta_grad(state, *feed))
+    check(meta_update(fast, None, stage)(state, feed), meta_update(plain)(state, feed))
+
+
+@once
+def test_traced_is_plain(case, likelihood):
+    stages_agree(case, likelihood, TRACED)
+
+
+@pytest.mark.parametrize("id", ["maml", "reptile"])
+def test_compiled_is_plain(id):
+    stages_agree(LEARNERS[id], squared, COMPILED)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a CUDA device")
+@pytest.mark.parametrize("stage", [PLAIN, TRACED, COMPILED], ids=["plain", "traced", "compiled"])
+@once
+def test_a_captured_update_is_the_plain_one(case, likelihood, stage):
+    plain, state = build(case, likelihood)
+    if not plain.capturable:
+        pytest.skip("the method says that no graph can replay it")
+    fast, _ = build(case, likelihood, stage)
+    there = tree_map(lambda leaf: leaf.cuda(), state)
+    replay = capture(meta_update(fast, None, stage), there)
+    for seed in range(3):
+        feed = Feed(tasks(likelihood, seed), train(plain, TASKS))
+        state, info = meta_update(plain)(state, feed)
+        there, told = replay(there, tree_map(lambda leaf: leaf.cuda(), feed))
+        check(tree_map(lambda leaf: leaf.cpu(), (there, told)), (state, info), 1e-8)
+
+
+RANK = """
+import sys, torch
+from pathlib import Path
+sys.path.insert(0, {folder!r})
+from warmstart.core.trees import named_leaves, take
+from warmstart.engine.files import write_tensors
+from warmstart.engine.meta import Feed, meta_update
+from warmstart.engine.ranks import join_ranks
+import {module} as suite
+
+torch.set_num_threads(1)
+torch.set_default_dtype(torch.float64)
+built = {{name: suite.build(suite.LEARNERS[name], suite.squared) for name in ("maml", "reptile")}}
+rank, ranks = join_ranks()
+part = [slice(0, 2), slice(2, None)][rank]
+for name, (learner, state) in built.items():
+    state, info = meta_update(learner)(state, Feed(take(suite.tasks(suite.squared), part)))
+    write_tensors(Path({out!r}) / f"{{name}}{{rank}}.safetensors", named_leaves((state, info)))
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_two_ranks_are_one_process(tmp_path):
+    """Ranks with two and three of the tasks end, both, with the state of one process with all five."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    script = RANK.format(folder=str(Path(__file__).parent), module=Path(__file__).stem, out=str(tmp_path))
+    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    ranks = [
+        subprocess.Popen([sys.executable, "-c", script], env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
+        for rank in range(2)
+    ]
+    assert [process.wait(timeout=120) for process in ranks] == [0, 0]
+    for name in ("maml", "reptile"):
+        learner, state = build(LEARNERS[name], squared)
+        expected = named_leaves(meta_update(learner)(state, Feed(tasks(squared))))
+        for rank in range(2):
+            found, _ = read_tensors(tmp_path / f"{name}{rank}.safetensors")
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
