@@ -22,7 +22,7 @@ def make_tables(tasks=24, rows=8, seed=0):
             "user": np.repeat([f"u{i:03d}" for i in range(tasks)], rows),
             "x": draw.normal(size=count),
             "colour": draw.choice(["red", "green", "blue"], count),
-            "tags": ["|".join(draw.choice(["a", "b", "c", "d"], draw.integers(1, 4), replace=False)) for _ in range(count)],
+            "tags": ["|".join(draw.permutation(["a", "b", "c", "d"])[: draw.integers(1, 4)]) for _ in range(count)],
         }
     )
     tags = table["tags"].str.contains("a").to_numpy()

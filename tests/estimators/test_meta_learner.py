@@ -10,7 +10,7 @@ import torch
 from warmstart.core import InputError
 from warmstart.core.trees import leaves, take, tree_map
 from warmstart.estimators.adapted import AdaptedModel
-from warmstart.estimators.fitting import fingerprint
+from warmstart.estimators.judging import mean_error
 from warmstart.estimators.meta_learner import MetaLearner, extend_split
 from warmstart.tasks.roles import Roles
 from warmstart.tasks.split import split_tasks
@@ -107,44 +107,61 @@ def test_split_of_new_tasks():
     assert extend_split(old, names[:5], seed=0) == old
 
 
-def test_interrupted_fit_goes_on_where_it_stopped(tables, plan, tmp_path):
+def interrupted(monkeypatch, at):
+    """Ctrl-C at the given look at the validation tasks; a list that grows with every look."""
+    looks = []
+
+    def look(*arguments):
+        looks.append(None)
+        if len(looks) == at:
+            raise KeyboardInterrupt
+        return mean_error(*arguments)
+
+    monkeypatch.setattr("warmstart.estimators.fitting.mean_error", look)
+    return looks
+
+
+def test_interrupted_fit_goes_on_where_it_stopped(tables, plan, tmp_path, monkeypatch):
     rows, about = tables
 
-    def fit(record, table=rows, folder=tmp_path, **more):
-        model = MetaLearner("pretrain", plan=dataclasses.replace(plan, steps=24), trials=2, device="cpu", **more)
-        return model.fit(table, Roles("user", "y"), about, folder=folder, record=record)
+    def fit(folder, told, rows=rows):
+        model = MetaLearner("pretrain", plan=dataclasses.replace(plan, steps=24), trials=2, device="cpu")
+        record = None if told is None else lambda step, figures: told.append((step, figures["loss"]))
+        return model.fit(rows, Roles("user", "y"), about, folder=folder, record=record)
 
-    whole = []
-    reference = fit(lambda step, figures: whole.append((step, figures["loss"])), folder=None)
-    trained, left = [], {"looks": 6}  # in the middle of the second trial
-
-    def dies(label):
-        def report(done, of, words):
-            left["looks"] -= 1
-            if left["looks"] == 0:
-                raise KeyboardInterrupt
-
-        return report
-
-    import warmstart.estimators.fitting as fitting
-
-    kept = fitting.mean_error
-    calls = []
-
-    def watched(*arguments):
-        calls.append(1)
-        if len(calls) == 6:
-            raise KeyboardInterrupt
-        return kept(*arguments)
-
-    fitting.mean_error = watched
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            fit(None)
-        before = len(calls)
-        resumed = fit(lambda step, figures: trained.append((step, figures["loss"])))
-    finally:
-        fitting.mean_error = kept
-    assert len(calls) - before <= 8 - 5, "looks were repeated"
-    assert trained == whole and same(resumed.fitted.state.theta, reference.fitted.state.theta)
+    whole, parts = [], []
+    reference = fit(None, whole)
+    looks = interrupted(monkeypatch, 6)  # two trials of four looks: in the middle of the second
+    with pytest.raises(KeyboardInterrupt):
+        fit(tmp_path, None)
+    resumed = fit(tmp_path, parts)
+    assert len(looks) == 6 + 3, "three looks were left, the interrupted one among them"
+    assert [step for step, _ in parts] == [step for step, _ in whole] == [6, 12, 18, 24]
+    assert same(resumed.fitted.state.theta, reference.fitted.state.theta)
     assert resumed.trials_ == reference.trials_
+    fit(tmp_path, None)
+    assert len(looks) == 9, "a finished run is not run again"
+    fit(tmp_path, None, rows.assign(y=rows["y"] ** 2))
+    assert len(looks) == 9 + 8, "other data is another run"
+
+
+@pytest.mark.parametrize("settings", [{"steps": 0}, {"tasks": -1}, {"support": 0}, {"every": 0}])
+def test_a_plan_needs_positive_numbers(tables, plan, settings):
+    model = MetaLearner("pretrain", plan=dataclasses.replace(plan, **settings))
+    with pytest.raises(InputError, match=next(iter(settings))):
+        model.fit(tables[0], Roles("user", "y"))
+
+
+def test_a_folder_with_other_files_is_never_replaced(fitted, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "precious.txt").write_text("kept")
+    with pytest.raises(InputError, match="precious"):
+        fitted("pretrain").save(tmp_path)
+    assert (tmp_path / "precious.txt").read_text() == "kept"
+
+
+def test_unfitted_models_say_so(tmp_path):
+    for call in (lambda m: m.adapt(), lambda m: m.save(tmp_path / "m"), lambda m: m.fit(pd.DataFrame({"a": [1]}))):
+        with pytest.raises(InputError, match="expected"):
+            call(MetaLearner())
+    assert not (tmp_path / "m").exists()

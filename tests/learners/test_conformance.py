@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from warmstart.core import Batch, Learner, Likelihood, functional, make_batch, make_task
-from warmstart.core.trees import add, fill, flatten, leaves, named_leaves, take, tree_map
+from warmstart.core.trees import add, fill, flatten, leaves, named_leaves, scale, take, tree_map
 from warmstart.engine.capture import capture
 from warmstart.engine.files import finite, read_tensors, write_tensors
 from warmstart.engine.meta import Feed, meta_update, predict_stack, sum_meta_grad
@@ -86,7 +86,7 @@ def build(case: Case, likelihood: Likelihood, stage=PLAIN) -> tuple[Learner, Any
 def labels(likelihood, *shape):
     if likelihood is multiclass:
         return torch.randint(3, shape)
-    return torch.randn(shape) if likelihood is squared else torch.randint(2, shape).double()
+    return torch.randn(shape) if likelihood is squared else torch.randint(2, shape).to(torch.get_default_dtype())
 
 
 def tasks(likelihood, seed=0):
@@ -95,7 +95,7 @@ def tasks(likelihood, seed=0):
         torch.manual_seed(seed)
 
         def rows(lengths):
-            mask = (torch.arange(ROWS) < torch.tensor(lengths)[:, None]).double()
+            mask = (torch.arange(ROWS) < torch.tensor(lengths)[:, None]).to(torch.get_default_dtype())
             y = labels(likelihood, TASKS, ROWS)
             return make_batch(torch.randn(TASKS, ROWS, INPUTS), y, w=torch.rand(TASKS, ROWS) + 0.3, mask=mask)
 
@@ -214,6 +214,27 @@ def test_chunks_add_up(case, likelihood):
         check(sum_meta_grad(learner, state, feed, chunk), whole)
     check(meta_update(learner, 2)(state, feed), meta_update(learner)(state, feed))
     check(predicted(learner, state, feed.tasks, chunk=2), predicted(learner, state, feed.tasks))
+
+
+@every
+def test_an_update_takes_the_mean_over_tasks(case, likelihood):
+    learner, state = build(case, likelihood)
+    delta, _ = learner.meta_grad(state, tasks(likelihood), train(learner, TASKS))
+    expected = learner.update(state, delta, torch.tensor(5.0))
+    check(learner.update(state, scale(delta, 3.0), torch.tensor(15.0)), expected)
+
+
+@once
+def test_a_state_keeps_its_kinds_of_number_and_its_shapes(case, likelihood):
+    """Or else a captured graph, a recording and a checkpoint would not know it again."""
+    torch.set_default_dtype(torch.float32)
+    learner, state = build.__wrapped__(case, likelihood)
+    single = tasks(likelihood)
+    new, info = meta_update(learner)(state, Feed(single, train(learner, TASKS)))
+    kinds = lambda tree: {name: (leaf.shape, leaf.dtype) for name, leaf in named_leaves(tree).items()}  # noqa: E731
+    assert kinds(new) == kinds(state)
+    assert {leaf.dtype for leaf in leaves((new, info)) if leaf.is_floating_point()} == {torch.float32}
+    assert predicted(learner, new, single).mean.dtype == torch.float32
 
 
 @every

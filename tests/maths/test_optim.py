@@ -7,7 +7,7 @@ from torch.func import grad, vmap
 from warmstart.core import InputError
 from warmstart.core.trees import expand, leaves, stack, take, tree_map
 from warmstart.maths.optim import adam, cosine, descend, linear, momentum, named, sgd
-from warmstart.maths.outer import Delta, outer
+from warmstart.maths.outer import Delta, clipped, outer
 
 PAIRS = {
     "sgd": (sgd(), lambda p: torch.optim.SGD(p, lr=3e-3), 3e-3),
@@ -162,6 +162,21 @@ def test_outer_is_adamw_on_the_mean_over_tasks_with_the_cosine_rate():
         reference.step()
         schedule.step()
     torch.testing.assert_close(state.theta["w"], twin.detach(), rtol=1e-9, atol=1e-12)
+
+
+def test_outer_shortens_a_long_mean_gradient_and_leaves_a_short_one():
+    total = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor(-4.0)}
+    for count, limit, factor in [(1, 10.0, 1.0), (2, 10.0, 0.5), (1, 2.0, 0.4), (2, 1.0, 0.2)]:
+        found = clipped(total, torch.tensor(float(count)), limit)
+        torch.testing.assert_close(found, tree_map(lambda leaf, f=factor: f * leaf, total))
+    assert clipped({"a": torch.zeros(2)}, torch.tensor(3.0), 1.0)["a"].equal(torch.zeros(2))
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), 1e30])
+def test_outer_does_not_step_where_a_gradient_is_not_finite(bad):
+    """1e30 is, its square is not."""
+    found = clipped({"a": torch.tensor([1.0, bad]), "b": torch.tensor(2.0)}, torch.tensor(1.0), 10.0)
+    assert found["a"].isfinite().all() and found["a"].norm() <= 10 and found["b"].isfinite()
 
 
 def test_names():

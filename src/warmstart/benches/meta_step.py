@@ -21,6 +21,7 @@ from warmstart.core import Learner, functional
 from warmstart.core.trees import tree_map
 from warmstart.engine.capture import Update, capture
 from warmstart.engine.device import choose_device
+from warmstart.engine.kernels import FUSED
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.meta import Feed, meta_update
 from warmstart.engine.noise import generator
@@ -60,7 +61,8 @@ WORKLOADS = (
 
 def stages(device: torch.device) -> dict[str, Stage]:
     """The ways ours runs on a device."""
-    return {"plain": PLAIN, "traced": TRACED, "compiled": COMPILED}  # a stage for CUDA alone joins here
+    everywhere = {"plain": PLAIN, "traced": TRACED, "compiled": COMPILED}
+    return {**everywhere, "fused": FUSED} if device.type == "cuda" else everywhere
 
 
 def run(

@@ -125,5 +125,15 @@ def expand(tree: Tree, count: int) -> Tree:
     return tree_map(lambda leaf: leaf.expand(count, *leaf.shape), tree)
 
 
+def sum_tasks(tree: Tree) -> Tree:
+    """A stack summed over its tasks: joined first, so that it is one sum however many leaves there are."""
+    parts, structure = flatten(tree)
+    if not parts:
+        return tree
+    flat = torch.cat([part.reshape(len(part), -1) for part in parts], 1).sum(0)
+    pieces = torch.split_with_sizes(flat, [part[0].numel() for part in parts])
+    return unflatten([piece.reshape(part.shape[1:]) for piece, part in zip(pieces, parts, strict=True)], structure)
+
+
 def to_device(tree: Tree, device: torch.device | str) -> Tree:
     return tree_map(lambda leaf: leaf.to(device), tree)

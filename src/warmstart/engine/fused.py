@@ -13,6 +13,7 @@ import hashlib
 import importlib
 import linecache
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +22,7 @@ import torch
 from torch import Tensor, fx
 
 from warmstart.engine import triton_ops as ops
-from warmstart.engine.triton_ops import Shape, Sizes, Unsupported, Value, aten, padded, plane, transposed
+from warmstart.engine.triton_ops import Blocks, Shape, Unsupported, Value, aten, padded, plane, transposed
 
 Fused = Callable[..., list[Tensor]]
 Arguments = dict[str, Any]  # by the names of the operation's schema
@@ -57,7 +58,7 @@ def fuse(
         kernel[(count,)](*given, *outputs, num_warps=warps, maxnreg=registers)
         return outputs
 
-    return run
+    return run if _fits(run, example, batched) else None
 
 
 def _runs_on(device: torch.device) -> bool:
@@ -71,6 +72,18 @@ def _runs_on(device: torch.device) -> bool:
 
 def _interpreted(triton: Any) -> bool:
     return bool(triton.knobs.runtime.interpret)
+
+
+def _fits(run: Fused, example: list[Tensor], batched: list[bool]) -> bool:
+    """Whether the kernel compiles and finds the shared memory that it needs."""
+    try:
+        run(*(leaf.unsqueeze(0) if many else leaf for leaf, many in zip(example, batched, strict=True)))
+    except importlib.import_module("triton.runtime.errors").OutOfResources:
+        return False
+    except importlib.import_module("triton.errors").TritonError as error:
+        warnings.warn(f"a kernel does not compile, so other ways are used: {error}", stacklevel=3)
+        return False
+    return True
 
 
 def _load(text: str) -> Any:
@@ -105,22 +118,19 @@ def _arguments(node: fx.Node, values: dict[fx.Node, Value]) -> Arguments:
         value: Any = node.args[i] if i < len(node.args) else node.kwargs.get(argument.name, argument.default_value)
         if isinstance(value, fx.Node):
             value = values[value]
-        elif isinstance(value, (int, float)) and str(argument.type) == "Tensor":
+        elif isinstance(value, (int, float)) and (str(argument.type) == "Tensor" or node.target in ops.WHERES):
             value = ops.literal(value, (), _dtype(node))
         given[argument.name] = value
     return given
 
 
-class _Writer:
+class _Writer(Blocks):
     """Writes the kernel of a program, operation by operation."""
 
     def __init__(self, graph: fx.Graph, batched: list[bool], precision: str) -> None:
-        self.nodes, self.batched, self.precision = list(graph.nodes), batched, precision
-        self.lengths: set[int] = set()  # for which the kernel needs an index
-        self.inputs: dict[str, tuple[int, Shape, bool]] = {}  # block -> number, shape, turned
-        self.names: dict[str, str] = {}  # expression -> block
+        super().__init__(batched)
+        self.nodes, self.precision = list(graph.nodes), precision
         self.uses: Counter[str] = Counter()  # of a block in matrix products
-        self.stores: list[str] = []
         views = [(_shape(node), _shape(node.args[0])) for node in self.nodes if node.target in ops.VIEWS]
         pairs = views + [pair[::-1] for pair in views]
         self.columns = {short for short, long in pairs if long == (*short, 1)}  # vectors used as columns
@@ -135,78 +145,14 @@ class _Writer:
         for node in self.nodes[len(holders) : -1]:
             values[node] = self.compute(node.target, _arguments(node, values), _shape(node), _dtype(node))
         for i, node in enumerate(outputs):
+            if node not in values:
+                raise Unsupported(f"the output {node}")
             self.store(i, values[node])
         loads = [self.load_line(name, *where) for name, where in self.inputs.items()]  # first, so that they overlap
         lines = ["task = tl.program_id(0).to(tl.int64)"] + [f"i{n} = tl.arange(0, {n})" for n in sorted(self.lengths)]
         lines += loads + [f"{name} = {expression}" for expression, name in self.names.items()] + self.stores
         names = [f"x{i}" for i in range(len(holders))] + [f"y{i}" for i in range(len(outputs))]
         return f"{ops.PRELUDE}@triton.jit\ndef kernel({', '.join(names)}):\n    " + "\n    ".join(lines) + "\n"
-
-    # --- blocks
-
-    def emit(self, expression: str) -> str:
-        return self.names.setdefault(expression, f"v{len(self.names)}")
-
-    def index(self, size: int, axis: int) -> str:
-        self.lengths.add(padded(size))
-        return f"i{padded(size)}" + ("[None, :]" if axis else "[:, None]")
-
-    def mask(self, sizes: Sizes) -> str:
-        """Which entries of a block are no padding; empty where all are."""
-        return " & ".join(f"({self.index(n, axis)} < {n})" for axis, n in enumerate(sizes) if n != padded(n))
-
-    def address(self, pointer: str, shape: Shape, turned: bool, stacked: bool) -> str:
-        sizes = plane(shape, turned)
-        steps = (1, sizes[0]) if turned else (sizes[1], 1)
-        terms = [pointer, f"task * {math.prod(shape)}"] if stacked else [pointer]
-        return " + ".join(terms + [f"{self.index(n, axis)} * {steps[axis]}" for axis, n in enumerate(sizes) if n > 1])
-
-    def load(self, i: int, shape: Shape, dtype: torch.dtype, turned: bool) -> Value:
-        name = f"x{i}t" if turned else f"x{i}n"
-        self.inputs[name] = (i, shape, turned)
-        return Value(name, ops.small(plane(shape, turned)), turned, True, shape, dtype)
-
-    def load_line(self, name: str, i: int, shape: Shape, turned: bool) -> str:
-        mask = self.mask(plane(shape, turned))
-        guard = f", mask={mask}, other=0" if mask else ""
-        return f"{name} = tl.load({self.address(f'x{i}', shape, turned, self.batched[i])}{guard})"
-
-    def store(self, i: int, value: Value) -> None:
-        mask = self.mask(ops.small(plane(value.shape, value.turned)))
-        guard = f", mask={mask}" if mask else ""
-        address = self.address(f"y{i}", value.shape, value.turned, stacked=True)
-        self.stores.append(f"tl.store({address}, {self.typed(value).name}{guard})")
-
-    def typed(self, value: Value) -> Value:
-        """A literal as a scalar of its type."""
-        if value.number is None:
-            return value
-        return value._replace(name=self.emit(f"tl.full((), {value.name}, {ops.TYPES[value.dtype]})"), number=None)
-
-    def hold(self, value: Value, turned: bool) -> Value:
-        """The same tensor in a block that is its transpose, or is not."""
-        if value.turned == turned or value.sizes == (1, 1):
-            return value._replace(turned=turned)
-        if value.name in self.inputs and 1 in value.sizes:  # cheaper than moving it between threads
-            i, shape, was = self.inputs[value.name]
-            name = self.load(i, shape, value.dtype, not was).name
-        else:
-            name = self.emit(f"tl.trans({value.name})")
-        return value._replace(name=name, turned=turned, sizes=value.sizes[::-1])
-
-    def whole(self, value: Value, fill: str = "0.0") -> Value:
-        """All of the tensor, nothing left to broadcasting, with `fill` in the padding."""
-        value, sizes = self.typed(value), ops.small(plane(value.shape, value.turned))
-        mask = self.mask(sizes)
-        if value.sizes == sizes and (not mask or (value.clean and fill == "0.0")):
-            return value
-        if mask:
-            name = self.emit(f"tl.where({mask}, {value.name}, {fill})")
-        else:
-            name = self.emit(f"tl.zeros({[padded(n) for n in sizes]}, {ops.TYPES[value.dtype]}) + {value.name}")
-        return value._replace(name=name, sizes=sizes, clean=fill == "0.0")
-
-    # --- operations
 
     def compute(self, op: Any, given: Arguments, shape: Shape, dtype: torch.dtype) -> Value:
         args = list(given.values())
@@ -241,7 +187,7 @@ class _Writer:
         rest = [value for value in tensors if neutral is None or value.number != neutral]
         if (len(tensors), len(rest)) == (2, 1) and rest[0].dtype == dtype and args[2:] in ([], [1]):
             return rest[0]._replace(shape=shape)
-        if all(value.number is not None for value in tensors):
+        if template == ops.WHERE or all(value.number is not None for value in tensors):
             args = [self.typed(arg) if isinstance(arg, Value) else arg for arg in args]
         turned = self.orientation(tensors)
         args = [self.hold(arg, turned) if isinstance(arg, Value) else arg for arg in args]

@@ -47,20 +47,21 @@ def meta_update(
 
     Under torchrun every process brings its own tasks and all end with the same state.
     """
-    update = stage.run(learner.update)
+
+    def end(state: Any, delta: Any, info: Any, count: torch.Tensor) -> tuple[Any, Any]:
+        return learner.update(state, delta, count), type(info)(*(leaf / count for leaf in info))
+
+    update = stage.run(end)
 
     def run(state: Any, feed: Feed) -> tuple[Any, Any]:
         delta, info = sum_meta_grad(learner, state, feed, chunk)
         like = leaves(info)[0]
         count = torch.full((), float(len(feed.tasks.key)), device=like.device, dtype=like.dtype)
         delta, info, count = sum_over_ranks((delta, info, count))
-        return update(state, delta, count), take_mean(info, count)
+        found: tuple[Any, Any] = update(state, delta, info, count)
+        return found
 
     return run
-
-
-def take_mean(info: Any, count: torch.Tensor) -> Any:
-    return type(info)(*(leaf / count for leaf in info))
 
 
 def predict_stack(

@@ -151,7 +151,10 @@ def record(fn: Callable[..., Tree], inputs: list[Tensor], structure: Any) -> tup
 def _inductor(graph: fx.GraphModule, example: list[Tensor]) -> Program:
     from torch import _inductor as inductor  # imported here: loading it takes seconds
 
-    program: Program = inductor.compile(graph, list(example))
+    on_gpu = any(leaf.is_cuda for leaf in example)
+    # independent small kernels in one launch
+    options = {"combo_kernels": True, "benchmark_combo_kernel": False} if on_gpu else {}
+    program: Program = inductor.compile(graph, list(example), options=options)
     return program
 
 

@@ -76,7 +76,9 @@ def normal_pdf(x):
 
 """
 
+WHERES = {aten.where.self, aten.where.ScalarOther, aten.where.ScalarSelf, aten.where.Scalar}
 POINTWISE = {
+    **dict.fromkeys(WHERES, (WHERE, NEVER)),
     aten.add.Tensor: (ADD, ALL),
     aten.add.Scalar: (ADD, NEVER),
     aten.sub.Tensor: (SUB, ALL),
@@ -107,9 +109,6 @@ POINTWISE = {
     aten.silu_backward.default: ("{0} * sigmoid({1}) * (1.0 + {1} * (1.0 - sigmoid({1})))", ONE),
     aten.gelu.default: ("{0} * normal_cdf({0})", ALL),
     aten.gelu_backward.default: ("{0} * (normal_cdf({1}) + {1} * normal_pdf({1}))", ONE),
-    aten.where.self: (WHERE, NEVER),
-    aten.where.ScalarOther: (WHERE, NEVER),
-    aten.where.ScalarSelf: (WHERE, NEVER),
     aten.bitwise_and.Tensor: ("{0} & {1}", NEVER),
     aten.bitwise_or.Tensor: ("{0} | {1}", NEVER),
     aten.logical_and.default: ("{0} & {1}", NEVER),
@@ -261,3 +260,76 @@ def stays_zero(rule: str, tensors: list[Value], sizes: Sizes) -> bool:
     if rule == RATIO:
         return whole[0] and tensors[1].sizes == (1, 1)
     return rule == FIRST and whole[0]
+
+
+class Blocks:
+    """The blocks of a kernel: where they come from and go to, and how they lie."""
+
+    def __init__(self, batched: list[bool]) -> None:
+        self.batched = batched
+        self.lengths: set[int] = set()  # for which the kernel needs an index
+        self.inputs: dict[str, tuple[int, Shape, bool]] = {}  # block -> number, shape, turned
+        self.names: dict[str, str] = {}  # expression -> block
+        self.stores: list[str] = []
+
+    def emit(self, expression: str) -> str:
+        return self.names.setdefault(expression, f"v{len(self.names)}")
+
+    def index(self, size: int, axis: int) -> str:
+        self.lengths.add(padded(size))
+        return f"i{padded(size)}" + ("[None, :]" if axis else "[:, None]")
+
+    def mask(self, sizes: Sizes) -> str:
+        """Which entries of a block are no padding; empty where all are."""
+        return " & ".join(f"({self.index(n, axis)} < {n})" for axis, n in enumerate(sizes) if n != padded(n))
+
+    def address(self, pointer: str, shape: Shape, turned: bool, stacked: bool) -> str:
+        sizes = plane(shape, turned)
+        steps = (1, sizes[0]) if turned else (sizes[1], 1)
+        terms = [pointer, f"task * {math.prod(shape)}"] if stacked else [pointer]
+        return " + ".join(terms + [f"{self.index(n, axis)} * {steps[axis]}" for axis, n in enumerate(sizes) if n > 1])
+
+    def load(self, i: int, shape: Shape, dtype: torch.dtype, turned: bool) -> Value:
+        name = f"x{i}t" if turned else f"x{i}n"
+        self.inputs[name] = (i, shape, turned)
+        return Value(name, small(plane(shape, turned)), turned, True, shape, dtype)
+
+    def load_line(self, name: str, i: int, shape: Shape, turned: bool) -> str:
+        mask = self.mask(plane(shape, turned))
+        guard = f", mask={mask}, other=0" if mask else ""
+        return f"{name} = tl.load({self.address(f'x{i}', shape, turned, self.batched[i])}{guard})"
+
+    def store(self, i: int, value: Value) -> None:
+        mask = self.mask(small(plane(value.shape, value.turned)))
+        guard = f", mask={mask}" if mask else ""
+        address = self.address(f"y{i}", value.shape, value.turned, stacked=True)
+        self.stores.append(f"tl.store({address}, {self.typed(value).name}{guard})")
+
+    def typed(self, value: Value) -> Value:
+        """A literal as a scalar of its type."""
+        if value.number is None:
+            return value
+        return value._replace(name=self.emit(f"tl.full((), {value.name}, {TYPES[value.dtype]})"), number=None)
+
+    def hold(self, value: Value, turned: bool) -> Value:
+        """The same tensor in a block that is its transpose, or is not."""
+        if value.turned == turned or value.sizes == (1, 1):
+            return value._replace(turned=turned)
+        if value.name in self.inputs and 1 in value.sizes:  # cheaper than moving it between threads
+            i, shape, was = self.inputs[value.name]
+            name = self.load(i, shape, value.dtype, not was).name
+        else:
+            name = self.emit(f"tl.trans({value.name})")
+        return value._replace(name=name, turned=turned, sizes=value.sizes[::-1])
+
+    def whole(self, value: Value, fill: str = "0.0") -> Value:
+        """All of the tensor, nothing left to broadcasting, with `fill` in the padding."""
+        value, sizes = self.typed(value), small(plane(value.shape, value.turned))
+        mask = self.mask(sizes)
+        if value.sizes == sizes and (not mask or (value.clean and fill == "0.0")):
+            return value
+        if mask:
+            name = self.emit(f"tl.where({mask}, {value.name}, {fill})")
+        else:
+            name = self.emit(f"tl.zeros({[padded(n) for n in sizes]}, {TYPES[value.dtype]}) + {value.name}")
+        return value._replace(name=name, sizes=sizes, clean=fill == "0.0")

@@ -12,8 +12,8 @@ from warmstart.core import Likelihood, Task
 from warmstart.estimators.judging import Calibration, Predictor, error, interval
 from warmstart.metrics.errors import target_variance
 from warmstart.metrics.intervals import coverage, width
-from warmstart.report import Column, Results, Row, make_row, mean_interval, table
-from warmstart.report.figures import Curve, curves, error_curves, group_bars, scatters
+from warmstart.report import Column, Results, Row, make_row, table
+from warmstart.report.figures import curves, error_curves, group_bars, scatters
 from warmstart.report.page import Section
 from warmstart.report.svg import looks
 from warmstart.tasks.pool import limit_support
@@ -168,18 +168,3 @@ def pictures(name: str, predict: Predictor, task: Task, labels: Sequence[str], s
 def ranked(errors: Mapping[str, dict[int, Tensor]], size: int) -> list[str]:
     """Methods by their mean error at a support size, best first."""
     return sorted(errors, key=lambda name: float(errors[name][size].nanmean()))
-
-
-__all__ = [
-    "LEVEL",
-    "Curve",
-    "Judged",
-    "error_table",
-    "figures",
-    "judge",
-    "mean_interval",
-    "metric_of",
-    "pictures",
-    "ranked",
-    "rows_of",
-]

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,9 +19,9 @@ from warmstart.engine.files import same_tensors
 from warmstart.engine.loop import LOG, Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.ranks import join_ranks
-from warmstart.engine.stage import COMPILED, PLAIN, TRACED, Stage
+from warmstart.engine.stage import TRACED, Stage
 from warmstart.estimators.judging import held_out, join_pool, join_task, mean_error, sizes_up_to
-from warmstart.estimators.methods import AUTO, Network, assemble, configure, find
+from warmstart.estimators.methods import Network, assemble, configure, find
 from warmstart.tasks.pool import Pool
 from warmstart.training.search import Trial, search
 from warmstart.training.sources import from_pool
@@ -82,7 +83,7 @@ def fit_method(
     record: Callable[[int, dict[str, float]], None] | None = None,
 ) -> tuple[Learner, Trained]:
     """Train one configuration with early stopping on the validation tasks. `warm` is a theta to start from."""
-    stage = stage or (COMPILED if torch.device(device).type == "cuda" else TRACED)
+    stage = stage or TRACED
     if hasattr(cfg, "outer_decay") and cfg.outer_decay == 0:
         cfg = dataclasses.replace(cfg, outer_decay=plan.steps)
     learner, state = assemble(
@@ -122,9 +123,10 @@ def fit_method(
 
 def replay(folder: Path, record: Callable[[int, dict[str, float]], None]) -> None:
     """Record what an earlier part of this run has logged."""
-    for line in (folder / LOG).read_text().splitlines() if (folder / LOG).exists() else ():
-        figures = json.loads(line)
-        record(figures.pop("step"), figures)
+    for line in (folder / LOG).read_text("utf-8").splitlines() if (folder / LOG).exists() else ():
+        with suppress(ValueError):  # half a line that a killed run left
+            figures = json.loads(line)
+            record(figures.pop("step"), figures)
 
 
 def tune_method(
@@ -228,6 +230,3 @@ def fingerprint(problem: Problem, plan: Plan, seed: int, network: Network, warm:
     for leaf in leaves((tuple(problem.train), tuple(problem.validation), warm or (), own)):
         digest.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()
-
-
-__all__ = ["AUTO", "PLAIN", "Fitted", "Problem", "choose", "fit_method", "predictor", "tune_method"]

@@ -126,9 +126,11 @@ class MetaLearner:
         trained = self.fitted
         schema = trained.schema
         if schema is None:
+            about = torch.zeros(1, 0)
+            if support is None:
+                return AdaptedModel(trained, trained.before(about), about, 0)
             if y is None:
                 raise InputError("x and y of the support", "no y", "pass adapt(x, y=...)")
-            about = torch.zeros(1, 0)
             return AdaptedModel(trained, trained.adapt(make_batch(support, y), about), about, len(y))
         known = schema.transform_descriptor({} if descriptor is None else descriptor)
         if support is None:

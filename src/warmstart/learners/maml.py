@@ -17,7 +17,7 @@ from typing import Any
 from torch import Tensor
 
 from warmstart.core import Batch, Learner, Likelihood, Model, Params, Task, Tree, task_loss
-from warmstart.core.trees import add, expand, tree_map, zeros_like
+from warmstart.core.trees import add, expand, sum_tasks, zeros_like
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last, unroll, value_and_grad
 from warmstart.maths.descent import Inner, descent, finish
@@ -72,6 +72,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     loop = unroll(descend, stage, cfg.recompute)
     ahead = last(descend, stage)
     judged = value_and_grad(judge, stage)
+    total = stage.run(sum_tasks)
 
     def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
         fast, slow = model.split(state.theta)
@@ -86,7 +87,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         if tape:
             through, pulled = loop.pull(tape, Inner(cotangent, zeros_like(inner.opt)))
             slow_grad, cotangent = add(slow_grad, through), pulled.phi
-        fast_grad = tree_map(lambda leaf: leaf.sum(0), cotangent)
+        fast_grad = total(cotangent)
         grads = {**slow_grad, **fast_grad}
         return Delta({name: grads[name] for name in state.theta}), Info(value)
 

@@ -18,10 +18,11 @@ from torch import Tensor
 from warmstart.core import InputError, Learner, Model, Task, functional
 from warmstart.core.trees import to_device
 from warmstart.engine.device import choose_device
+from warmstart.engine.kernels import FUSED
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
-from warmstart.engine.stage import COMPILED, TRACED
+from warmstart.engine.stage import TRACED
 from warmstart.learners import empirical_bayes, imaml, maml, meta_sgd, pretrain, reptile, scratch
 from warmstart.metrics.errors import squared_error
 from warmstart.models.likelihoods import squared
@@ -62,8 +63,8 @@ ENTRIES = {
     "maml, 5 steps": Entry(maml.build, maml.Config(inner_lr=0.01, inner_steps=5)),
     "fomaml": Entry(maml.build, maml.Config(inner_lr=0.01, inner_steps=5, first_order=True)),
     "anil": Entry(maml.build, maml.Config(inner_lr=0.01, inner_steps=5), "head.*"),
-    "reptile": Entry(reptile.build, reptile.Config(inner_lr=0.01, inner_steps=10, inner="adam", outer_lr=0.3)),
-    "imaml": Entry(imaml.build, imaml.Config(inner_lr=0.01, inner_steps=16, prox=0.5, damping=0.5)),
+    "reptile": Entry(reptile.build, reptile.Config(inner_lr=0.01, inner_steps=5, inner="adam", outer_lr=0.3)),
+    "imaml": Entry(imaml.build, imaml.Config(inner_lr=0.01, inner_steps=10, prox=0.5, solve_steps=3, damping=0.5)),
     "meta_sgd": Entry(meta_sgd.build, meta_sgd.Config(inner_lr=0.01, inner_steps=1)),
     "empirical_bayes": Entry(
         empirical_bayes.build, empirical_bayes.Config(components=1, rank=8, weight_decay=0.0, outer_lr=1e-3)
@@ -120,7 +121,7 @@ def run(
 def fit(name: str, shot: int, seed: int, size: Preset, device: torch.device, bar: Report) -> tuple[Learner, Any]:
     """Train one learner on fresh sines; no test task is looked at."""
     entry = ENTRIES[name]
-    stage = COMPILED if device.type == "cuda" else TRACED
+    stage = FUSED if device.type == "cuda" else TRACED
     with seeded(seed):
         model: Model = functional(MLP(1, (40, 40), 1), entry.fast)
     config = entry.config

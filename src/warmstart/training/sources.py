@@ -67,6 +67,7 @@ def from_family(
         if held is None or held[0] != which:
             held = which, draw(tasks * block, generator(seed, which, rank, device=device))
         batch = take(held[1], slice(place * tasks, (place + 1) * tasks))
-        return Feed(batch, train_noise(noise, tasks, generator(seed, step, rank, 1, device=device)))
+        drawn = train_noise(noise, tasks, generator(seed, step, rank, 1, device=device)) if noise.train else ()
+        return Feed(batch, drawn)
 
     return source

@@ -1,0 +1,111 @@
+"""FUSED: the stage that runs one inner step of every task as one Triton kernel, on a GPU.
+
+What `engine.fused` cannot write as a kernel (large networks, some operations) runs compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import vjp
+
+from warmstart.core.trees import Tree, flatten, unflatten
+from warmstart.engine.fused import Fused, fuse
+from warmstart.engine.recording import cut
+from warmstart.engine.stage import COMPILED, Pullback, Stage, record
+
+
+def _arrange(shared: Tree, rest: tuple[Tree, ...]) -> tuple[list[Tensor], list[bool], Any]:
+    """The leaves as a kernel takes them, which of them differ between tasks, and the structure.
+
+    A stack that repeats one tensor (an initialisation before the first step) is handed over once.
+    """
+    common = len(flatten(shared)[0])
+    leaf_list, structure = flatten((shared, *rest))
+    batched = [i >= common and leaf.stride(0) != 0 for i, leaf in enumerate(leaf_list)]
+    inputs = [leaf if i < common or batched[i] else leaf[0] for i, leaf in enumerate(leaf_list)]
+    return [leaf if leaf.is_contiguous() else leaf.contiguous() for leaf in inputs], batched, structure
+
+
+def _kind(inputs: list[Tensor], batched: list[bool], structure: Any) -> Any:
+    return structure, tuple(batched), tuple([(leaf.shape, leaf.dtype, leaf.device) for leaf in inputs])
+
+
+def _one(inputs: list[Tensor], batched: list[bool]) -> list[Tensor]:
+    """The inputs of the first task."""
+    return [leaf[0] if many else leaf for leaf, many in zip(inputs, batched, strict=True)]
+
+
+def _stack(fn: Callable[..., Any]) -> Callable[..., Any]:
+    otherwise = COMPILED.stack(fn)
+    programs: dict[Any, tuple[Fused, Any] | None] = {}
+
+    def call(shared: Tree, *rest: Tree) -> Any:
+        inputs, batched, structure = _arrange(shared, rest)
+        kind = _kind(inputs, batched, structure)
+        if kind not in programs:
+            graph, example, result = record(fn, _one(inputs, batched), structure)
+            program = fuse(graph, example, batched)
+            programs[kind] = None if program is None else (program, result)
+        found = programs[kind]
+        if found is None:
+            return otherwise(shared, *rest)
+        return unflatten(found[0](*inputs), found[1])
+
+    return call
+
+
+def _differentiate(fn: Callable[..., Any]) -> Pullback:
+    otherwise = COMPILED.differentiate(fn)
+    programs: dict[Any, tuple[Fused, Fused, list[int], int, Any, Any] | None] = {}
+
+    def joint(args: tuple[Tree, ...], cotangent: Tree) -> tuple[Any, Any]:
+        found: Any = vjp(lambda a, b: fn(a, b, *args[2:]), args[0], args[1])
+        return found[0], found[1](cotangent)
+
+    def prepare(inputs: list[Tensor], batched: list[bool], structure: Any) -> Any:
+        one = _one(inputs, batched)
+        results, out = flatten(fn(*unflatten(one, structure)))
+        graph, example, _ = record(joint, one + results, (tuple, None, (structure, out)))
+        halves = cut(graph, len(one), len(results))
+        with torch.no_grad():
+            saved = list(halves.forward(*example[: len(one)]))[len(results) :]
+        forward = fuse(halves.forward, example[: len(one)], batched)
+        given = [one[i] for i in halves.kept] + saved + example[len(one) :]
+        differ = [batched[i] for i in halves.kept] + [True] * (len(saved) + len(results))
+        backward = fuse(halves.backward, given, differ)
+        if forward is None or backward is None:
+            return None
+        args = unflatten(one, structure)
+        return forward, backward, halves.kept, len(results), out, flatten((args[0], args[1]))[1]
+
+    def forward(shared: Tree, *rest: Tree) -> tuple[Any, Any]:
+        inputs, batched, structure = _arrange(shared, rest)
+        kind = _kind(inputs, batched, structure)
+        if kind not in programs:
+            programs[kind] = prepare(inputs, batched, structure)
+        found = programs[kind]
+        if found is None:
+            result, saved = otherwise.forward(shared, *rest)
+            return result, (None, saved, None, 0)
+        ahead, back, kept, results, out, pulled = found
+        values = ahead(*inputs)
+        saved = [inputs[i] for i in kept] + values[results:]
+        return unflatten(values[:results], out), (back, saved, pulled, len(flatten(shared)[0]))
+
+    def backward(saved: Any, cotangent: Any) -> tuple[Any, Any]:
+        program, values, pulled, common = saved
+        if program is None:
+            return otherwise.backward(values, cotangent)
+        found = program(*values, *(leaf.contiguous() for leaf in flatten(cotangent)[0]))
+        totals = [leaf.sum(0) for leaf in found[:common]]  # what tasks share
+        result: tuple[Any, Any] = unflatten(totals + found[common:], pulled)
+        return result
+
+    return Pullback(forward, backward)
+
+
+FUSED = Stage(COMPILED.run, _stack, _differentiate)
