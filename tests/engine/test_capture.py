@@ -23,7 +23,7 @@ def rows(count, seed, device="cuda"):
 
 
 def test_tensors_on_a_cpu_cannot_be_captured():
-    with pytest.raises(InputError, match="CUDA.*run without capture"):
+    with pytest.raises(InputError, match=r"CUDA.*run without capture"):
         capture(update, start("cpu"))
 
 

@@ -211,7 +211,7 @@ def test_the_same_tensors_or_a_name(tmp_path):
 
 
 def test_another_kind_of_number_is_told_as_such(tmp_path):
-    with pytest.raises(InputError, match="float32.*float64"):
+    with pytest.raises(InputError, match=r"float32.*float64"):
         same_tensors({**TENSORS, "a/0": torch.zeros(2, 3).double()}, TENSORS, tmp_path / "x")
 
 

@@ -17,7 +17,7 @@ def choices(tables, classes):
     return rows[(rows["user"] != "u004") | ~rows["user"].duplicated()], about
 
 
-@pytest.mark.parametrize("name", ["empirical_bayes", "maml", "reptile"])
+@pytest.mark.parametrize("name", ["empirical_bayes", "maml"])
 @pytest.mark.parametrize("classes", [("no", "yes"), ("bad", "fair", "good")], ids=len)
 def test_classes_go_in_and_come_out_by_name(tables, plan, tmp_path, name, classes):
     rows, about = choices(tables, classes)

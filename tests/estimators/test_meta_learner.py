@@ -10,9 +10,13 @@ import torch
 from warmstart.core import InputError
 from warmstart.core.trees import leaves, take, tree_map
 from warmstart.estimators.adapted import AdaptedModel
+from warmstart.estimators.fitting import Problem, fingerprint
 from warmstart.estimators.judging import mean_error
 from warmstart.estimators.meta_learner import MetaLearner, extend_split
+from warmstart.estimators.methods import Network
+from warmstart.models.likelihoods import squared
 from warmstart.tasks.roles import Roles
+from warmstart.tasks.schema import Schema
 from warmstart.tasks.split import split_tasks
 
 
@@ -124,7 +128,7 @@ def interrupted(monkeypatch, at):
 def test_interrupted_fit_goes_on_where_it_stopped(tables, plan, tmp_path, monkeypatch):
     rows, about = tables
 
-    def fit(folder, told, rows=rows):
+    def fit(folder, told):
         model = MetaLearner("pretrain", plan=dataclasses.replace(plan, steps=24), trials=2, device="cpu")
         record = None if told is None else lambda step, figures: told.append((step, figures["loss"]))
         return model.fit(rows, Roles("user", "y"), about, folder=folder, record=record)
@@ -141,8 +145,25 @@ def test_interrupted_fit_goes_on_where_it_stopped(tables, plan, tmp_path, monkey
     assert resumed.trials_ == reference.trials_
     fit(tmp_path, None)
     assert len(looks) == 9, "a finished run is not run again"
-    fit(tmp_path, None, rows.assign(y=rows["y"] ** 2))
-    assert len(looks) == 9 + 8, "other data is another run"
+
+
+def test_only_the_same_run_is_resumed(tables, plan):
+    rows, about = tables
+
+    def run(rows=rows, plan=plan, seed=0, hidden=(64,), warm=None):
+        schema = Schema.fit(rows, Roles("user", "y"), about)
+        pool = schema.transform(rows, about).pool
+        problem = Problem(pool, pool, schema.columns, schema.descriptor_columns, squared)
+        return fingerprint(problem, plan, seed, Network(hidden), warm)
+
+    others = [
+        run(rows=rows.assign(x=rows["x"] ** 2)),
+        run(plan=dataclasses.replace(plan, steps=13)),
+        run(seed=1),
+        run(hidden=(65,)),
+        run(warm={"w": torch.zeros(1)}),
+    ]
+    assert run() == run() and len({run(), *others}) == 6
 
 
 @pytest.mark.parametrize("settings", [{"steps": 0}, {"tasks": -1}, {"support": 0}, {"every": 0}])

@@ -7,7 +7,7 @@ with unequal curvatures: L(w; target) = sum_i a_i (w_i - target_i)^2.
 import pytest
 import torch
 
-from warmstart.core import Likelihood, Model, make_batch, make_task
+from warmstart.core import InputError, Likelihood, Model, make_batch, make_task
 from warmstart.engine.stage import COMPILED, PLAIN, TRACED
 from warmstart.learners import imaml, maml, meta_sgd, pretrain, reptile
 
@@ -81,6 +81,17 @@ def test_meta_sgd(stage):
     phi = THETA - rates * gradient(THETA, S)
     torch.testing.assert_close(delta.grad["params"]["w"], ((1 - 2 * rates * A) * gradient(phi, Q)).sum(0))
     torch.testing.assert_close(delta.grad["rates"]["w"], (-gradient(THETA, S) * gradient(phi, Q)).sum(0))
+
+
+def test_meta_sgd_needs_a_step():
+    with pytest.raises(InputError, match="at least one of inner_steps, got 0"):
+        meta_sgd.build(point, quadratic, meta_sgd.Config(inner_steps=0))
+
+
+def test_maml_without_a_step_is_the_gradient_of_the_query():
+    learner = maml.build(point, quadratic, maml.Config(inner_steps=0))
+    delta, _ = learner.meta_grad(learner.init({"w": THETA}), tasks(), ())
+    torch.testing.assert_close(delta.grad["w"], gradient(THETA, Q).sum(0))
 
 
 def test_reptile():

@@ -70,8 +70,13 @@ def functional(module: nn.Module, fast: str | Sequence[str] = "*") -> Model:
     skeleton = module
     reach = _Method(module, "features")
 
+    def whole(params: Params) -> Params:
+        """With the buffers, which follow the parameters to their device."""
+        given = next(iter(params.values()), None)
+        return {**params, **(buffers if given is None else {name: b.to(given.device) for name, b in buffers.items()})}
+
     def apply(params: Params, x: Tree) -> Tensor:
-        out: Tensor = torch.func.functional_call(skeleton, {**params, **buffers}, (x,))
+        out: Tensor = torch.func.functional_call(skeleton, whole(params), (x,))
         return out
 
     def features(params: Params, x: Tree) -> Tensor:
@@ -79,7 +84,7 @@ def functional(module: nn.Module, fast: str | Sequence[str] = "*") -> Model:
             raise InputError(
                 "a module with a method `features`", type(module).__name__, "add features(x), what the last layer sees"
             )
-        named = {f"module.{name}": value for name, value in {**params, **buffers}.items()}
+        named = {f"module.{name}": value for name, value in whole(params).items()}
         out: Tensor = torch.func.functional_call(reach, named, (x,))
         return out
 

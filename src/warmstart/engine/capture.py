@@ -62,9 +62,14 @@ def _record(update: Update, static: Any, batch: Any, warmup: int) -> Callable[[A
         new, info = update(static, static_batch)
         copy_into(static, new)
     buffers, (results, structure) = leaves(static_batch), flatten(info)
+    held: list[tuple[torch.Tensor, int]] = []  # what the buffers hold, and its version when it was copied
 
     def replay(batch: Any) -> Any:
-        torch._foreach_copy_(buffers, leaves(batch))
+        given = leaves(batch)
+        fresh = [i for i, leaf in enumerate(given) if not held or leaf is not held[i][0] or leaf._version != held[i][1]]
+        if fresh:
+            torch._foreach_copy_([buffers[i] for i in fresh], [given[i] for i in fresh])
+            held[:] = [(leaf, leaf._version) for leaf in given]
         graph.replay()
         return unflatten([leaf.clone() for leaf in results], structure)
 

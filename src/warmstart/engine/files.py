@@ -18,24 +18,25 @@ from warmstart.core import InputError
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write beside the target, then rename over it; on any failure the old file stays."""
-    target, temporary = path.resolve(), ""
+    target, temporary = path.resolve(), None
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{path.name}.")
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{path.name}.")
+        temporary = Path(name)
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, target)
+        temporary.chmod(0o644)
+        temporary.replace(target)
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(
             f"to write {path}", reason, "free space or choose another folder; nothing was changed"
         ) from None
     finally:
-        if temporary and os.path.exists(temporary):
-            os.unlink(temporary)
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
 
 
 def write_text(path: Path, content: str) -> None:

@@ -27,17 +27,19 @@ from warmstart.engine.triton_ops import Blocks, Shape, Unsupported, Value, aten,
 Fused = Callable[..., list[Tensor]]
 Arguments = dict[str, Any]  # by the names of the operation's schema
 REGISTERS = 2**16  # of a multiprocessor
+WARPS = (4, 8)  # which is faster depends on the program
 LARGEST_PRODUCT = 2**18  # multiplications of one matrix product, which is unrolled
 
 
 def fuse(
-    graph: fx.GraphModule, example: list[Tensor], batched: list[bool], warps: int = 8, precision: str = "ieee"
+    graph: fx.GraphModule, example: list[Tensor], batched: list[bool], warps: int | None = None, precision: str = "ieee"
 ) -> Fused | None:
     """`graph`, recorded on `example` (the inputs of one task), as one kernel over a stack of tasks.
 
     Inputs marked in `batched` come with a leading task axis, the others are the same for all tasks;
     every output has a task axis. None where the program, a size or the machine does not allow it.
-    `precision` is that of matrix products: `ieee`, or `tf32x3`, which is close to it.
+    `precision` is that of matrix products: `ieee`, or `tf32x3`, which is close to it. Without
+    `warps` those of `WARPS` are tried and the fastest kept.
     """
     if not any(batched) or not _runs_on(example[0].device):
         return None
@@ -48,17 +50,26 @@ def fuse(
     kernel = _load(text)
     results = [(_shape(node), node.meta["val"].dtype) for node in list(graph.graph.nodes)[-1].args[0]]
     first = batched.index(True)
-    # all that a program can have: left to itself, the assembler sometimes takes few and spills thousands
-    registers = min(255, REGISTERS // (32 * warps))
 
-    def run(*inputs: Tensor) -> list[Tensor]:
-        given = [leaf.contiguous() for leaf in inputs]
-        count = len(given[first])
-        outputs = [given[first].new_empty((count, *shape), dtype=dtype) for shape, dtype in results]
-        kernel[(count,)](*given, *outputs, num_warps=warps, maxnreg=registers)
-        return outputs
+    def launcher(warps: int) -> Fused:
+        # all that a program can have: left to itself, the assembler sometimes takes few and spills thousands
+        registers = min(255, REGISTERS // (32 * warps))
 
-    return run if _fits(run, example, batched) else None
+        def run(*inputs: Tensor) -> list[Tensor]:
+            given = [leaf.contiguous() for leaf in inputs]
+            count = len(given[first])
+            outputs = [given[first].new_empty((count, *shape), dtype=dtype) for shape, dtype in results]
+            kernel[(count,)](*given, *outputs, num_warps=warps, maxnreg=registers)
+            return outputs
+
+        return run
+
+    alone = [leaf.unsqueeze(0) if many else leaf for leaf, many in zip(example, batched, strict=True)]
+    tried = [launcher(count) for count in ([warps] if warps else WARPS)]
+    fitting = [run for run in tried if _fits(run, alone)]
+    if len(fitting) < 2 or example[0].device.type != "cuda":
+        return fitting[0] if fitting else None
+    return min(fitting, key=lambda run: _milliseconds(run, alone))
 
 
 def _runs_on(device: torch.device) -> bool:
@@ -74,10 +85,20 @@ def _interpreted(triton: Any) -> bool:
     return bool(triton.knobs.runtime.interpret)
 
 
-def _fits(run: Fused, example: list[Tensor], batched: list[bool]) -> bool:
+def _milliseconds(run: Fused, inputs: list[Tensor], repeats: int = 20) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    for _ in range(repeats):
+        run(*inputs)
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end))
+
+
+def _fits(run: Fused, inputs: list[Tensor]) -> bool:
     """Whether the kernel compiles and finds the shared memory that it needs."""
     try:
-        run(*(leaf.unsqueeze(0) if many else leaf for leaf, many in zip(example, batched, strict=True)))
+        run(*inputs)
     except importlib.import_module("triton.runtime.errors").OutOfResources:
         return False
     except importlib.import_module("triton.errors").TritonError as error:

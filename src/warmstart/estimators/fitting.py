@@ -101,10 +101,12 @@ def fit_method(
     if warm is not None:
         same_tensors(named_leaves(warm), named_leaves(state.theta), Path("the model to start from"))
         state = state._replace(theta=warm)
+    rank, world = join_ranks()
+    if folder is not None and world > 1:
+        folder = folder / f"rank{rank}"
     state = to_device(state, device)
     joined = sees_descriptor_in_rows(name, problem)
     pool = (join_pool(problem.train) if joined else problem.train).to(device)
-    rank, _ = join_ranks()
     source = from_pool(pool, plan.tasks, plan.support, plan.query, seed, learner.noise, rank)
     judged = to_device(held_out(problem.validation, plan.support, plan.query, seed), device)
     sizes = [size for size in sizes_up_to(plan.support) if size in (0, 2, 5, 10, 20) or size == plan.support]

@@ -303,7 +303,7 @@ def card(trained: Trained) -> str:
     lines += [
         "",
         "```python",
-        "from warmstart import MetaLearner",
+        "from warmstart.estimators import MetaLearner",
         'model = MetaLearner.load("this folder")',
         "```",
         "",

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from warmstart.core import Batch, Learner, Likelihood, Model, Params, Task, Tree, task_loss
+from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Task, Tree, task_loss
 from warmstart.core.trees import add, expand, tree_map, zeros_like
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import unroll, value_and_grad
@@ -44,6 +44,8 @@ SPACE: dict[str, list[Any]] = {
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
+    if cfg.inner_steps < 1:
+        raise InputError("at least one of inner_steps", f"{cfg.inner_steps}", "rates are learned from the steps taken")
     loss = task_loss(model, likelihood)
     inner_loop = descent(model, likelihood, named(cfg.inner))
     out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)

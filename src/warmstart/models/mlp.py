@@ -8,11 +8,15 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from warmstart.core import InputError
+
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
 def body(inputs: int, hidden: Sequence[int], activation: str) -> nn.Sequential:
     """Linear layers, each followed by the activation."""
+    if activation not in ACTIVATIONS:
+        raise InputError(f"an activation among {', '.join(ACTIVATIONS)}", repr(activation), "use one of these names")
     layers: list[nn.Module] = []
     for width in hidden:
         layers += [nn.Linear(inputs, width), ACTIVATIONS[activation]()]

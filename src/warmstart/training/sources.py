@@ -37,7 +37,7 @@ def from_pool(
     widths = [int(pool.lengths[part].max()) for part in parts]
 
     def source(step: int) -> Feed:
-        host = generator(seed, step, rank)
+        host = generator(seed, step, rank, 1)
         which = int(torch.multinomial(share, 1, generator=host))
         part, width = parts[which], widths[which]
         draw = generator(seed, step, rank, device=device)
