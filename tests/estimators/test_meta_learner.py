@@ -40,6 +40,15 @@ def test_save_load_adapt_is_exact(fitted, new_task, tmp_path, method):
     assert np.isfinite(ours.frame(query, 0.6)).all(axis=None)
 
 
+def test_the_card_of_a_model_loads_it(fitted, tmp_path):
+    fitted("pretrain").save(tmp_path / "model")
+    text = (tmp_path / "model" / "card.md").read_text()
+    assert "inner_lr" in text and "14 to train, 2 to validate, 4 held out" in text
+    names = {}
+    exec(text.split("```python\n")[1].split("```")[0].replace("this folder", str(tmp_path / "model")), names)
+    assert same(names["model"].fitted.state.theta, fitted("pretrain").fitted.state.theta)
+
+
 def test_predicting_changes_nothing(fitted, new_task, method):
     support, query, known = new_task
     model = fitted(method)

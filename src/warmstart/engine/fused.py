@@ -51,7 +51,9 @@ def fuse(
     results = [(_shape(node), node.meta["val"].dtype) for node in list(graph.graph.nodes)[-1].args[0]]
     first = batched.index(True)
 
-    def launcher(warps: int) -> Fused:
+    def launcher(warps: int) -> tuple[Fused, list[int]]:
+        """The kernel as a function, and the registers that its first call found to be too few."""
+        spills: list[int] = []
         # all that a program can have: left to itself, the assembler sometimes takes few and spills thousands
         registers = min(255, REGISTERS // (32 * warps))
 
@@ -59,14 +61,21 @@ def fuse(
             given = [leaf.contiguous() for leaf in inputs]
             count = len(given[first])
             outputs = [given[first].new_empty((count, *shape), dtype=dtype) for shape, dtype in results]
-            kernel[(count,)](*given, *outputs, num_warps=warps, maxnreg=registers)
+            launched = kernel[(count,)](*given, *outputs, num_warps=warps, maxnreg=registers)
+            if not spills and getattr(launched, "n_spills", None):  # the interpreter launches nothing
+                spills.append(launched.n_spills)
             return outputs
 
-        return run
+        return run, spills
 
     alone = [leaf.unsqueeze(0) if many else leaf for leaf, many in zip(example, batched, strict=True)]
-    tried = [launcher(count) for count in ([warps] if warps else WARPS)]
-    fitting = [run for run in tried if _fits(run, alone)]
+    fitting: list[Fused] = []
+    for count in [warps] if warps else WARPS:
+        run, spills = launcher(count)
+        if _fits(run, alone):
+            fitting.append(run)
+            if not spills:  # more warps would only wait for each other
+                break
     if len(fitting) < 2 or example[0].device.type != "cuda":
         return fitting[0] if fitting else None
     return min(fitting, key=lambda run: _milliseconds(run, alone))

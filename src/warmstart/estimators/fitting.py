@@ -7,6 +7,7 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -146,15 +147,31 @@ def tune_method(
 ) -> list[Trial]:
     """Search a method's space by its validation error; best first. With a folder, it can be resumed."""
 
+    begun = count()
+
     def run(cfg: Any) -> float:
-        kept = None if folder is None else folder / run_id(name, cfg)
+        kept, number = None if folder is None else folder / run_id(name, cfg), next(begun)
+
+        def report(done: int, of: int, words: str) -> None:
+            progress(number * of + done, trials * of, f"trial {number + 1}, {words}")
+
         try:
-            return fit_method(name, cfg, problem, plan, seed=seed, device=device, network=network, folder=kept)[1].value
+            return fit_method(
+                name,
+                cfg,
+                problem,
+                plan,
+                seed=seed,
+                device=device,
+                network=network,
+                folder=kept,
+                progress=report,
+            )[1].value
         except InputError:  # diverged
             return float("inf")
 
     store = None if folder is None else folder / f"trials-{name}.json"
-    return search(run, default, find(name).space, trials, seed, store, progress)
+    return search(run, default, find(name).space, trials, seed, store)
 
 
 def choose(
