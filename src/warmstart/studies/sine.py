@@ -37,6 +37,7 @@ from warmstart.training.train import Plan, train
 STEPS = (0, 1, 5, 10)
 SHOTS = (5, 10)
 TEST = 20_000  # seed of the test tasks
+TOGETHER = 50  # updates in one CUDA graph
 PAPER = {
     ("maml", 1): 0.67,
     ("maml", 5): 0.38,
@@ -138,10 +139,17 @@ def fit(name: str, shot: int, seed: int, size: Preset, device: torch.device, bar
     state = to_device(learner.init(model.params), device)
     if name == "scratch":
         return learner, state
+    together = TOGETHER if device.type == "cuda" else 1
     source = from_family(
-        lambda count, draw: sine.draw(sine.DEFAULT, count, shot, size.query, draw), size.tasks, seed, device=device
+        lambda count, draw: sine.draw(sine.DEFAULT, count, shot, size.query, draw),
+        size.tasks,
+        seed,
+        device=device,
+        block=TOGETHER,
+        together=together > 1,
     )
-    plan = Plan(steps=size.iterations, tasks=size.tasks, every=min(1000, size.iterations))
+    steps = size.iterations // together
+    plan = Plan(steps=steps, tasks=size.tasks, every=max(steps // 70, 10), together=together)
     return learner, train(learner, state, source, plan, stage=stage, progress=bar).state
 
 

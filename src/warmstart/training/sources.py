@@ -8,7 +8,7 @@ from typing import TypeAlias
 import torch
 
 from warmstart.core import Noise, Task
-from warmstart.core.trees import take
+from warmstart.core.trees import take, tree_map
 from warmstart.engine.meta import Feed
 from warmstart.engine.noise import generator, train_noise
 from warmstart.tasks.pool import Pool, buckets, episodes
@@ -57,17 +57,24 @@ def from_family(
     device: torch.device | str = "cpu",
     rank: int = 0,
     block: int = 100,
+    together: bool = False,
 ) -> Source:
-    """Meta-batches of fresh tasks, drawn for `block` steps at a time: one draw is a handful of operations."""
-    held: tuple[int, Task] | None = None
+    """Meta-batches of fresh tasks, drawn for `block` updates at a time: one draw is a handful of operations.
+
+    With `together` a step is the whole block, with a leading axis, for `Plan.together`.
+    """
+    held: tuple[int, Feed] | None = None
+
+    def drawn(which: int) -> Feed:
+        source = generator(seed, which, rank, device=device)
+        feed = Feed(draw(tasks * block, source), train_noise(noise, tasks * block, source))
+        return Feed(*tree_map(lambda leaf: leaf.unflatten(0, (block, tasks)), tuple(feed)))
 
     def source(step: int) -> Feed:
         nonlocal held
         which, place = divmod(step, block)
         if held is None or held[0] != which:
-            held = which, draw(tasks * block, generator(seed, which, rank, device=device))
-        batch = take(held[1], slice(place * tasks, (place + 1) * tasks))
-        drawn = train_noise(noise, tasks, generator(seed, step, rank, 1, device=device)) if noise.train else ()
-        return Feed(batch, drawn)
+            held = which, drawn(which)
+        return Feed(*take(tuple(held[1]), place))
 
-    return source
+    return drawn if together else source

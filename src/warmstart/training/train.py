@@ -14,7 +14,7 @@ from warmstart.core import Learner, Tree
 from warmstart.core.trees import leaves, tree_map
 from warmstart.engine.capture import capture
 from warmstart.engine.loop import NO_WATCH, Report, Watch, run, silent
-from warmstart.engine.meta import meta_update
+from warmstart.engine.meta import in_turn, meta_update
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.training.sources import Source
 
@@ -30,6 +30,7 @@ class Plan:
     every: int = 100  # steps between looks at the validation tasks, log lines and checkpoints
     patience: int = 10  # looks without improvement before training stops
     chunk: int | None = None  # tasks at once, to bound memory; None: the whole meta-batch
+    together: int = 1  # meta-updates that count as one step, from a source that draws as many
 
 
 class Trained(NamedTuple):
@@ -64,6 +65,8 @@ def train(
     On a CUDA device the whole update is captured in a graph.
     """
     update = meta_update(learner, plan.chunk, stage)
+    if plan.together > 1:
+        update = in_turn(update, plan.together)
     if learner.capturable and leaves(state) and leaves(state)[0].is_cuda:
         update = capture(update, state)
     watch = NO_WATCH if validate is None else early_stopping(state, validate, plan.patience)
