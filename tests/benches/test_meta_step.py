@@ -3,10 +3,25 @@
 import math
 
 import pytest
+import torch
 
 from warmstart.benches import meta_step, peers
-from warmstart.benches.meta_step import FIRST, RATIO, TIME, WORKLOADS, run, sections
+from warmstart.benches.meta_step import (
+    FIRST,
+    RATIO,
+    TIME,
+    WORKLOADS,
+    batches,
+    first_call,
+    network,
+    run,
+    sections,
+    stepwise,
+    ways,
+    whole,
+)
 from warmstart.benches.timing import Plan
+from warmstart.core import functional
 from warmstart.engine.stage import PLAIN, TRACED
 from warmstart.report import load, save
 
@@ -16,7 +31,7 @@ PLAN = Plan(rounds=2, repeats=3, seconds=0.0)
 @pytest.fixture(scope="module")
 def results():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(meta_step, "stages", lambda device: {"plain": PLAIN, "traced": TRACED})
+        patch.setattr(meta_step, "ways", lambda device: {"plain": stepwise(PLAIN), "traced": stepwise(TRACED)})
         patch.setattr(peers, "installed", lambda name: "")
         return run("cpu", plan=PLAN, workloads=WORKLOADS[:1])
 
@@ -57,3 +72,30 @@ def test_results_survive_the_disk_and_fill_one_table_for_each_workload(results, 
     assert section.table.head == ("method", "x loop on cpu", "us on cpu", "first call (s)")
     assert lines["traced"][0].text == f"{chosen(results, RATIO)['traced'].mean:.1f}"
     assert [line.kind for line in section.table.lines] == ["baseline", "method", "method", "baseline", "baseline"]
+
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("way", [stepwise(TRACED), whole(TRACED)], ids=["stepwise", "whole"])
+@pytest.mark.parametrize("workload", WORKLOADS, ids=[workload.name for workload in WORKLOADS])
+def test_every_way_takes_the_same_steps(workload, way):
+    place = CPU, torch.float64
+    (expected, plain), (found, update) = (
+        one.make(workload, functional(network(*place))) for one in (stepwise(PLAIN), way)
+    )
+    for feed in batches(*place):
+        expected, left = plain(expected, feed)
+        found, right = update(found, feed)
+        torch.testing.assert_close(right.loss, left.loss, rtol=1e-10, atol=0)
+    torch.testing.assert_close(found.theta, expected.theta, rtol=0, atol=1e-10)
+
+
+def test_batches_differ_so_that_nothing_can_be_kept_from_the_last():
+    first, *others = [feed.tasks.support.y for feed in batches(CPU)]
+    assert len(others) > 0 and not any(first.equal(other) for other in others)
+
+
+def test_a_first_call_is_timed_by_the_names_of_a_workload_and_a_way():
+    assert set(ways(CPU)) == {"plain", "traced", "compiled", "traced whole", "compiled whole"}
+    assert first_call("maml, 1 step", "traced", "cpu") > 5 * first_call("maml, 1 step", "plain", "cpu")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from warmstart.benches import peers
-from warmstart.benches.meta_step import WORKLOADS, problem
+from warmstart.benches.meta_step import WORKLOADS, batches, network
 from warmstart.core import functional
 from warmstart.engine.meta import sum_meta_grad
 from warmstart.learners import maml, reptile
@@ -17,12 +17,17 @@ OFF_NEUTRAL = {maml.Config: {"inner_lr": 0.07}, reptile.Config: {"inner_lr": 0.0
 CASES = [pytest.param(w, name, id=f"{w.name}, {name}") for w in WORKLOADS for name in w.peers]
 
 
+def problem():
+    place = torch.device("cpu"), torch.float64
+    return network(*place), batches(*place)[1]
+
+
 @pytest.mark.parametrize(("workload", "name"), CASES)
 def test_a_peer_takes_our_meta_step(workload, name):
     if name != "loop":
         pytest.importorskip(name)
     cfg = replace(workload.config, **OFF_NEUTRAL[type(workload.config)])
-    module, feed = problem(torch.device("cpu"), torch.float64)
+    module, feed = problem()
     model = functional(module)
     learner = workload.build(model, squared, cfg)
     state = learner.init(model.params)
@@ -45,7 +50,7 @@ def test_a_maml_peer_takes_adams_step(name):
     if name != "loop":
         pytest.importorskip(name)
     cfg = maml.Config(outer_lr=0.02)
-    module, feed = problem(torch.device("cpu"), torch.float64)
+    module, feed = problem()
     before = copy.deepcopy(module)
     WORKLOADS[0].peers[name](module, cfg)(peers.separate(feed.tasks))
     for old, new in zip(before.parameters(), module.parameters(), strict=True):

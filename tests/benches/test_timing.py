@@ -7,7 +7,16 @@ import pytest
 import torch
 
 from warmstart.benches import timing
-from warmstart.benches.timing import Contender, Plan, cold, describe, interleave, one_thread, seconds
+from warmstart.benches.timing import (
+    Contender,
+    Plan,
+    describe,
+    in_new_process,
+    interleave,
+    nothing_compiled,
+    one_thread,
+    seconds,
+)
 
 CPU = torch.device("cpu")
 
@@ -76,12 +85,20 @@ def test_one_thread_is_given_back_also_after_an_error(two_threads):
     assert found == [1] and torch.get_num_threads() == 2
 
 
-def test_cold_hides_what_was_compiled_before():
-    place = "TORCHINDUCTOR_CACHE_DIR"
-    before, found = os.environ.get(place), []
-    cold(lambda: found.append(os.environ[place]))()
-    assert found[0] != before and not Path(found[0]).exists()
-    assert os.environ.get(place) == before
+def test_compilers_get_a_new_place_for_a_while(monkeypatch):
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "old")
+    monkeypatch.delenv("TRITON_CACHE_DIR", raising=False)
+    with nothing_compiled():
+        place = Path(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+        assert place.is_dir() and list(place.iterdir()) == []
+        assert os.environ["TRITON_CACHE_DIR"] == os.environ["TMPDIR"] == str(place)
+    assert not place.exists()
+    assert os.environ["TORCHINDUCTOR_CACHE_DIR"] == "old" and "TRITON_CACHE_DIR" not in os.environ
+
+
+def test_a_function_of_words_runs_in_a_process_of_its_own():
+    assert in_new_process(float, "1.25") == 1.25
+    assert in_new_process(os.getpid) != os.getpid()
 
 
 def test_a_cpu_is_described_with_its_one_thread():

@@ -1,23 +1,32 @@
 """One meta-update of MAML and Reptile against a loop over tasks and the packages that do it so.
 
 An MLP 1-40-40-1, 25 sine tasks of 10 support and 10 query rows: inner loops, meta-gradient and outer
-optimiser, on one batch that lies ready on the device.
+optimiser, on batches that lie ready on the device, another one for every update.
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import cycle
 from typing import Any, NamedTuple
 
 import torch
 
 from warmstart.benches import peers
-from warmstart.benches.timing import Contender, Plan, cold, describe, interleave, one_thread, seconds
-from warmstart.core import Learner, functional
+from warmstart.benches.timing import (
+    Contender,
+    Plan,
+    describe,
+    in_new_process,
+    interleave,
+    nothing_compiled,
+    one_thread,
+    seconds,
+)
+from warmstart.core import Learner, Model, functional
 from warmstart.core.trees import tree_map
 from warmstart.engine.capture import Update, capture
 from warmstart.engine.device import choose_device
@@ -35,6 +44,7 @@ from warmstart.tasks import sine
 
 CPU = torch.device("cpu")
 TASKS, ROWS, HIDDEN = 25, 10, (40, 40)
+BATCHES = 4
 LOOP = "loop"
 TIME, RATIO, FIRST = "microseconds", "ratio", "first call"
 
@@ -59,10 +69,39 @@ WORKLOADS = (
 )
 
 
-def stages(device: torch.device) -> dict[str, Stage]:
-    """The ways ours runs on a device."""
-    everywhere = {"plain": PLAIN, "traced": TRACED, "compiled": COMPILED}
-    return {**everywhere, "fused": FUSED} if device.type == "cuda" else everywhere
+class Way(NamedTuple):
+    """A way to run ours: gives the first state and the meta-update."""
+
+    make: Callable[[Workload, Model], tuple[Any, Update]]
+    compiles: bool = False
+
+
+def stepwise(stage: Stage, compiles: bool = False) -> Way:
+    """As trainings run: inner steps are recorded alone, so that compiling does not grow with their number."""
+
+    def make(workload: Workload, model: Model) -> tuple[Any, Update]:
+        learner = workload.build(model, squared, workload.config, stage)
+        return learner.init(model.params), meta_update(learner, stage=stage)
+
+    return Way(make, compiles)
+
+
+def whole(stage: Stage, compiles: bool = False) -> Way:
+    """All of a meta-update recorded as one program: fewer calls, more to compile with every inner step."""
+
+    def make(workload: Workload, model: Model) -> tuple[Any, Update]:
+        learner = workload.build(model, squared, workload.config)
+        return learner.init(model.params), stage.run(meta_update(learner))
+
+    return Way(make, compiles)
+
+
+def ways(device: torch.device) -> dict[str, Way]:
+    """The ways ours runs on a device; on CUDA each is also captured in a graph, where calls cost nothing."""
+    found = {"plain": stepwise(PLAIN), "traced": stepwise(TRACED), "compiled": stepwise(COMPILED, True)}
+    if device.type == "cuda":
+        return {**found, "fused": stepwise(FUSED, True)}
+    return {**found, "traced whole": whole(TRACED), "compiled whole": whole(COMPILED, True)}
 
 
 def run(
@@ -113,47 +152,64 @@ def rivals(workload: Workload, device: torch.device) -> tuple[list[Contender], l
 
 
 def ours(workload: Workload, device: torch.device) -> Iterator[tuple[Contender, float]]:
-    """Each way to run on the device, and the seconds of its first call, compiling included."""
-    module, feed = problem(device)
-    model = functional(module)
-    for name, stage in stages(device).items():
-        learner = workload.build(model, squared, workload.config, stage)
-        state = learner.init(model.params)
-        update = meta_update(learner, stage=stage)
-        begin = partial(_chain, update, state, feed)
-        took = seconds(begin() if stage in (PLAIN, TRACED) else cold(begin()), device)
+    """Each way to run on the device, and the seconds of its first call, in a process of its own if it compiles."""
+    feeds = batches(device)
+    for name, way in ways(device).items():
+        state, update = way.make(workload, functional(network(device)))
+        begin = partial(_chain, state, update, feeds)
+        with nothing_compiled():
+            cold = in_new_process(first_call, workload.name, name, device.type) if way.compiles else None
+            warm = seconds(begin(), device)
+        took = warm if cold is None else cold
         yield Contender(name, device, begin), took
         if device.type == "cuda":
-            begin = partial(_chain, capture(update, state), state, feed)
+            begin = partial(_chain, state, capture(update, state), feeds)
             took += seconds(begin(), device)
             yield Contender(f"{name}, CUDA graph", device, begin), took
 
 
-def problem(device: torch.device, dtype: torch.dtype = torch.float32) -> tuple[MLP, Feed]:
-    """The network and the batch that all contenders get."""
+def first_call(workload: str, way: str, device: str) -> float:
+    """Seconds of the first meta-update in this process, with one on the device before, to wake it."""
+    where = torch.device(device)
+    chosen = next(one for one in WORKLOADS if one.name == workload)
+    with one_thread():
+        model, feeds = functional(network(where)), batches(where)
+        seconds(_chain(*stepwise(PLAIN).make(chosen, model), feeds), where)
+        return seconds(_chain(*ways(where)[way].make(chosen, model), feeds), where)
+
+
+def network(device: torch.device, dtype: torch.dtype = torch.float32) -> MLP:
+    """What all contenders train."""
     with seeded(0):
-        module = MLP(1, HIDDEN, 1).to(device, dtype)
-    tasks = sine.draw(sine.DEFAULT, TASKS, ROWS, ROWS, generator(0, 1), device)
-    support, query = tree_map(lambda leaf: leaf.to(dtype), (tasks.support, tasks.query))
-    return module, Feed(tasks._replace(support=support, query=query))
+        return MLP(1, HIDDEN, 1).to(device, dtype)
+
+
+def batches(device: torch.device, dtype: torch.dtype = torch.float32) -> list[Feed]:
+    """What all contenders get, in turn."""
+    drawn = [sine.draw(sine.DEFAULT, TASKS, ROWS, ROWS, generator(0, k), device) for k in range(BATCHES)]
+    rows = [tree_map(lambda leaf: leaf.to(dtype), (tasks.support, tasks.query)) for tasks in drawn]
+    return [
+        Feed(tasks._replace(support=support, query=query)) for tasks, (support, query) in zip(drawn, rows, strict=True)
+    ]
 
 
 def _rival(workload: Workload, name: str, peer: str, device: torch.device) -> Contender:
-    module, feed = problem(device)
-    tasks = peers.separate(feed.tasks)
+    feeds = [peers.separate(feed.tasks) for feed in batches(device)]
 
     def begin() -> Callable[[], object]:
-        return partial(workload.peers[name](copy.deepcopy(module), workload.config), tasks)
+        update, fed = workload.peers[name](network(device), workload.config), cycle(feeds)
+        return lambda: update(next(fed))
 
     return Contender(name, device, begin, peer)
 
 
-def _chain(update: Update, state: Any, feed: Feed) -> Callable[[], object]:
-    """Each call goes on from the state of the last, as in training."""
+def _chain(state: Any, update: Update, feeds: Sequence[Feed]) -> Callable[[], object]:
+    """Each call goes on from the state of the last, with the next batch, as in training."""
+    fed = cycle(feeds)
 
     def call() -> None:
         nonlocal state
-        state, _ = update(state, feed)
+        state, _ = update(state, next(fed))
 
     return call
 

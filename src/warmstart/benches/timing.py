@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import math
+import os
 import platform
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import NamedTuple
 
 import torch
@@ -60,16 +65,31 @@ def seconds(call: Call, device: torch.device, times: int = 1) -> float:
     return (time.perf_counter() - began) / times
 
 
-def cold(call: Call) -> Call:
-    """`call` with a compiler that finds no earlier work of its own, neither on disk nor in memory."""
+@contextmanager
+def nothing_compiled() -> Iterator[None]:
+    """Compilers find no earlier work of theirs, here and in processes that start inside, and share what they do."""
+    places = ("TMPDIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR")
+    before = {place: os.environ[place] for place in places if place in os.environ}
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ.update(dict.fromkeys(places, folder))
+        try:
+            yield
+        finally:
+            for place in places:
+                del os.environ[place]
+            os.environ.update(before)
 
-    def run() -> None:
-        from torch._inductor.utils import fresh_inductor_cache  # imported here: loading it takes seconds
 
-        with fresh_inductor_cache():
-            call()
-
-    return run
+def in_new_process(function: Callable[..., float], *words: str) -> float:
+    """What a module's function of some words gives in a process of its own."""
+    code = (
+        f"import sys; from {function.__module__} import {function.__name__} as call; "
+        "open(sys.argv[1], 'w').write(repr(call(*sys.argv[2:])))"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        answer = Path(folder, "answer")
+        subprocess.run([sys.executable, "-c", code, str(answer), *words], check=True)
+        return float(answer.read_text())
 
 
 def interleave(contenders: Sequence[Contender], plan: Plan, progress: Report = silent) -> list[list[float]]:

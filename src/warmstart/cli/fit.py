@@ -56,6 +56,7 @@ def fit(
     quiet: Quiet = False,
 ) -> None:
     """Learn from TABLE, the rows of many tasks, and write a model. The same command resumes what was interrupted."""
+    from warmstart.engine.ranks import join_ranks, wait_for_ranks
     from warmstart.estimators.folder import run_folder
     from warmstart.estimators.meta_learner import MetaLearner
     from warmstart.estimators.tensorboard import recorder
@@ -82,7 +83,9 @@ def fit(
             progress=bar,
             record=record,
         )
-        learner.save(output)
+        if join_ranks()[0] == 0:  # under torchrun all ranks hold the same model
+            learner.save(output)
+        wait_for_ranks()
     _tell(voice, learner, output, table, {"--task-table": task_table, "--item-table": item_table})
 
 

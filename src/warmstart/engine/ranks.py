@@ -21,6 +21,12 @@ def join_ranks() -> tuple[int, int]:
     return dist.get_rank(), dist.get_world_size()
 
 
+def wait_for_ranks() -> None:
+    """Until every process is here; alone, nothing."""
+    if dist.is_available() and dist.is_initialized():
+        dist.barrier()
+
+
 def sum_over_ranks(tree: Tree) -> Tree:
     """Every leaf summed over the processes, as one message; alone, the tree itself."""
     if not (dist.is_available() and dist.is_initialized()):

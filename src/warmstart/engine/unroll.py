@@ -4,12 +4,13 @@ Backpropagation through an inner loop is written out, each step on its own, last
 
     v_k = (d inner_{k+1} / d inner_k)^T v_{k+1},
 
-so one recorded step serves any number of steps. With `recompute` only the inner states between
-the steps are kept and a step runs again when its turn comes; without, its activations are kept.
+so one recorded step serves any number of steps. With `recompute` only about 2 sqrt(steps) inner
+states are kept and steps run again when their turn comes; without, their activations are kept.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -40,24 +41,49 @@ def unroll(step: Step, stage: Stage, recompute: bool = False) -> Unrolled:
     alone = stage.stack(step)
 
     def run(shared: Tree, inner: Any, batch: Batch, noise: Tree, steps: int) -> tuple[Any, list[Any]]:
+        if recompute:
+            return segments(shared, inner, batch, noise, steps)
         tape: list[Any] = []
         for k in range(steps):
-            given = (shared, inner, batch, take(noise, k))
-            if recompute:
-                inner, saved = alone(*given), given
-            else:
-                inner, saved = forward(*given)
+            inner, saved = forward(shared, inner, batch, take(noise, k))
             tape.append(saved)
         return inner, tape
+
+    def segments(shared: Tree, inner: Any, batch: Batch, noise: Tree, steps: int) -> tuple[Any, list[Any]]:
+        """The steps in segments of about sqrt(steps); the tape holds where each begins."""
+        tape: list[Any] = []
+        length = math.isqrt(max(steps - 1, 0)) + 1
+        for first in range(0, steps, length):
+            given = [(shared, batch, take(noise, k)) for k in range(first, min(first + length, steps))]
+            tape.append((inner, given))
+            for common, rows, drawn in given:
+                inner = alone(common, inner, rows, drawn)
+        return inner, tape
+
+    def again(inner: Any, given: list[Any]) -> list[Any]:
+        """What the steps of a segment start from, computed once more."""
+        starts = [inner]
+        for shared, batch, drawn in given[:-1]:
+            starts.append(alone(shared, starts[-1], batch, drawn))
+        return starts
 
     def pull(tape: list[Any], cotangent: Any) -> tuple[Tree, Any]:
         total: Tree = None
         while tape:
-            saved = tape.pop()
             if recompute:
-                saved = forward(*saved)[1]
-            part, cotangent = backward(saved, cotangent)
-            total = part if total is None else add(total, part)
+                inner, given = tape.pop()
+                starts = again(inner, given)
+                todo = [(given[k], starts[k]) for k in range(len(given))]
+                del starts, inner, given
+            else:
+                todo = [tape.pop()]
+            while todo:
+                saved: Any = todo.pop()
+                if recompute:
+                    (shared, batch, drawn), start = saved
+                    saved = forward(shared, start, batch, drawn)[1]
+                part, cotangent = backward(saved, cotangent)
+                total = part if total is None else add(total, part)
         return total, cotangent
 
     return Unrolled(run, pull)

@@ -74,7 +74,7 @@ def run_folder(path: Path) -> Iterator[Path]:
         if not any(run.iterdir()):
             run.rmdir()
         raise
-    shutil.rmtree(run)
+    shutil.rmtree(run, ignore_errors=True)  # another rank may have been here first
 
 
 def _check_target(path: Path) -> None:

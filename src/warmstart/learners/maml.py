@@ -32,7 +32,7 @@ class Config:
     test_steps: int = 10  # of adaptation, unless the caller says otherwise
     inner: str = "sgd"  # sgd, momentum or adam
     first_order: bool = False  # drop the second derivative
-    recompute: bool = False  # keep only the states between inner steps: less memory, a third more time
+    recompute: bool = False  # keep few states of the inner loop and run it again: less memory, more time
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.0

@@ -29,7 +29,7 @@ class Config:
     inner_steps: int = 1  # of training
     test_steps: int = 0  # of adaptation; 0: as many as in training, which the rates are learned for
     inner: str = "sgd"  # sgd, momentum or adam
-    recompute: bool = False  # keep only the states between inner steps: less memory, a third more time
+    recompute: bool = False  # keep few states of the inner loop and run it again: less memory, more time
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.0
