@@ -1,6 +1,7 @@
 """The learner against dense multivariate normals, one component and one task at a time, in float64."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -48,6 +49,7 @@ def make_tasks(classes=0):
 
 def dense_prior(theta, descriptor):
     """pi, the means and the covariance of w, and the noise variance, read off the equation."""
+    theta = take(theta, 0)
     own, net = theta["prior"], theta["descriptor"]
     h = torch.tanh(net["body.0.weight"] @ descriptor + net["body.0.bias"])
     pi = torch.softmax(own["share"] + own["gate"].T @ h, 0)
@@ -57,7 +59,7 @@ def dense_prior(theta, descriptor):
 
 
 def dense_features(theta, x):
-    net = theta["features"]
+    net = take(theta["features"], 0)
     f = torch.tanh(x @ net["body.0.weight"].T + net["body.0.bias"])
     return torch.cat([f, torch.ones(len(f), 1)], 1)
 
@@ -188,6 +190,36 @@ def test_update_is_adam_with_a_cosine_rate_and_decays_the_networks_only():
             assert_close(after.theta[net], tree_map(lambda p, r=rate: p + r - r * 2 * p, before.theta[net]))
 
 
+def test_members_are_trained_apart_and_averaged():
+    cfg = replace(CONFIG, members=3)
+    _, learner, state = make(cfg)
+    _, alone, _ = make()
+    tasks = make_tasks()
+    delta, info = learner.meta_grad(state, tasks, ())
+    mean, variance, losses = [], [], []
+    for i in range(3):
+        single = state._replace(theta=take(state.theta, slice(i, i + 1)))
+        own, own_info = alone.meta_grad(single, tasks, ())
+        assert_close(take(delta.grad, slice(i, i + 1)), own.grad)
+        found = predict_stack(alone, single, tasks)
+        mean.append(found.mean), variance.append(found.variance), losses.append(own_info.loss)
+    mean, variance = torch.stack(mean), torch.stack(variance)
+    found = predict_stack(learner, state, tasks)
+    assert_close(info.loss, torch.stack(losses).mean())
+    assert_close(found.mean, mean.mean(0))
+    assert_close(found.variance, variance.mean(0) + mean.var(0, correction=0))
+
+
+def test_members_start_as_other_draws_of_the_same_rows():
+    model = functional(MLP(6, (5,), 1))
+    theta = build(model, squared, Config(members=3)).init(model.params).theta
+    weight = theta["features"]["body.0.weight"]
+    assert_close(weight[0], model.params["body.0.weight"])
+    assert not torch.equal(weight[1], weight[0]) and not torch.equal(weight[1], weight[2])
+    assert_close(weight[1].sort(1).values, weight[0].sort(1).values)
+    assert not torch.equal(theta["prior"]["mean"][0], theta["prior"]["mean"][1])
+
+
 def test_labels_are_regressed_on_and_clipped_to_probabilities():
     cfg = Config(components=2, clip=0.2)
     _, learner, state = make(cfg, binary)
@@ -209,8 +241,8 @@ def test_classes_are_regressions_that_share_a_covariance():
     _, regression, _ = make(cfg)
     each = []
     for c in range(3):
-        own = {**state.theta["prior"], "mean": state.theta["prior"]["mean"][:, c : c + 1]}
-        own["shift"] = state.theta["prior"]["shift"][:, c : c + 1]
+        own = {**state.theta["prior"], "mean": state.theta["prior"]["mean"][..., c : c + 1, :]}
+        own["shift"] = state.theta["prior"]["shift"][..., c : c + 1, :]
         single = state._replace(theta={**state.theta, "prior": own})
         labels = tasks._replace(support=tasks.support._replace(y=(tasks.support.y == c).double()))
         each.append(predict_stack(regression, single, labels).mean)
@@ -235,7 +267,7 @@ def test_training_recovers_a_known_population():
     state, update = learner.init(model.params), meta_update(learner)
     for _ in range(200):
         state, _ = update(state, Feed(tasks))
-    own = state.theta["prior"]
+    own = take(state.theta["prior"], 0)
     order = own["mean"][:, 0, 0].argsort(descending=True)
     assert_close(own["mean"][order, 0], centres, atol=0.12, rtol=0)
     assert_close(torch.softmax(own["share"], 0)[order], torch.tensor([0.7, 0.3]), atol=0.08, rtol=0)

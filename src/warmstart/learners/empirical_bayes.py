@@ -22,21 +22,23 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value
+from torch.func import grad_and_value, vmap
 
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Prediction, Task, Tree
-from warmstart.core.trees import tree_map
+from warmstart.core.trees import stack, tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.maths.gaussian import Evidence, log_evidence, nothing, observe, posterior
 from warmstart.maths.optim import adam, cosine, descend
-from warmstart.maths.outer import CLIP, Delta, Info, State, clipped
+from warmstart.maths.outer import Delta, Info, State, clipped
 
+LIMIT = 1e3  # norm of the mean gradient of a task, whose rows are summed
 FLOOR = 1e-5  # least noise variance: targets are of order one, and float32 must hold 1 / noise
 
 
 @dataclass(frozen=True)
 class Config:
-    components: int = 6  # of the mixture; 1 is one Gaussian
+    members: int = 1  # networks, trained apart; their predictions are averaged
+    components: int = 8  # of the mixture; 1 is one Gaussian
     rank: int = 0  # of U, directions of w that vary together
     evidence: float = 1.0  # weight of the support's own marginal likelihood in the objective
     spread: float = 0.7  # standard deviation, at first, of w_t . f(x) over tasks
@@ -73,7 +75,10 @@ class Adapted(NamedTuple):
 def build(
     model: Model, likelihood: Likelihood, cfg: Config = Config(), prior: Model | None = None, stage: Stage = PLAIN
 ) -> Learner:
-    """`model.features` gives f, a constant is added; `prior.features` of the descriptor gives h (None: no h)."""
+    """`model.features` gives f, a constant is added; `prior.features` of the descriptor gives h (None: no h).
+
+    Every tensor of theta, Inner and Adapted leads with an axis of members.
+    """
     columns, width = _head(model)
     width += 1
     encoded = 0 if prior is None else _head(prior)[1]
@@ -81,23 +86,28 @@ def build(
 
     def init(params: Params) -> State:
         generator = torch.Generator().manual_seed(cfg.seed)
+        theta = stack(
+            [first(params if i == 0 else _shuffled(params, generator), generator) for i in range(cfg.members)]
+        )
+        return State(theta, optimiser.init(theta))
+
+    def first(params: Params, generator: torch.Generator) -> Tree:
         like = next(iter(params.values()))
-        first = torch.randn(cfg.components, columns, width, generator=generator) * 0.3 / width**0.5
+        mean = torch.randn(cfg.components, columns, width, generator=generator) * 0.3 / width**0.5
         factor = torch.randn(width, cfg.rank, generator=generator) * 0.3 * cfg.spread / width
-        theta = {
+        return {
             "features": _body(params),
             "descriptor": {} if prior is None else tree_map(lambda leaf: leaf.to(like), _body(prior.params)),
             "prior": {
-                "mean": first.to(like),
+                "mean": mean.to(like),
                 "shift": like.new_zeros(encoded, columns, width),
                 "gate": like.new_zeros(encoded, cfg.components),
                 "share": like.new_zeros(cfg.components),
-                "log_scale": torch.full_like(first[0, 0], cfg.spread / width**0.5).log().to(like),
+                "log_scale": torch.full_like(mean[0, 0], cfg.spread / width**0.5).log().to(like),
                 "factor": factor.to(like),
                 "log_noise": torch.tensor(cfg.noise).log().to(like),
             },
         }
-        return State(theta, optimiser.init(theta))
 
     def features(theta: Tree, x: Tree) -> Tensor:
         f = model.features(theta["features"], x)
@@ -130,33 +140,49 @@ def build(
         return found.reshape(*found.shape[:-1], cfg.components, columns).sum(-1)
 
     def start(state: State, descriptor: Tree) -> Inner:
-        logit, mean = believe(state.theta, descriptor)
-        return Inner(logit, mean, nothing(width + cfg.rank, cfg.components * columns, mean))
+        def one(theta: Tree) -> Inner:
+            logit, mean = believe(theta, descriptor)
+            return Inner(logit, mean, nothing(width + cfg.rank, cfg.components * columns, mean))
+
+        inner: Inner = vmap(one)(state.theta)
+        return inner
 
     def step(state: State, inner: Inner, batch: Batch, noise_: Tree) -> Inner:
-        f = features(state.theta, batch.x)
-        r = residuals(f, inner.mean, batch.y)
-        seen = observe(inner.seen, root(state.theta, f), r, batch.w * batch.mask, noise(state.theta))
-        return inner._replace(seen=seen)
+        def one(theta: Tree, inner: Inner) -> Inner:
+            f = features(theta, batch.x)
+            r = residuals(f, inner.mean, batch.y)
+            seen = observe(inner.seen, root(theta, f), r, batch.w * batch.mask, noise(theta))
+            return inner._replace(seen=seen)
+
+        conditioned: Inner = vmap(one)(state.theta, inner)
+        return conditioned
 
     def finish(state: State, inner: Inner, batch: Batch) -> Adapted:
-        found = posterior(inner.seen)
-        own = state.theta["prior"]
-        spread = torch.cat([torch.diag_embed(own["log_scale"].exp()), own["factor"]], -1)  # R
-        moved = inner.mean + (spread @ found.mean).mT.reshape(inner.mean.shape)
-        weight = torch.softmax(inner.logit + components(found.evidence), -1)
-        return Adapted(weight, moved, found.root @ spread.mT)
+        def one(theta: Tree, inner: Inner) -> Adapted:
+            found = posterior(inner.seen)
+            own = theta["prior"]
+            spread = torch.cat([torch.diag_embed(own["log_scale"].exp()), own["factor"]], -1)  # R
+            moved = inner.mean + (spread @ found.mean).mT.reshape(inner.mean.shape)
+            weight = torch.softmax(inner.logit + components(found.evidence), -1)
+            return Adapted(weight, moved, found.root @ spread.mT)
+
+        adapted: Adapted = vmap(one)(state.theta, inner)
+        return adapted
 
     def predict(state: State, adapted: Adapted, x: Tree, noise_: Tree) -> Prediction:
-        f = features(state.theta, x)
-        each = torch.einsum("nd,kcd->knc", f, adapted.mean)
-        mean = torch.einsum("k,knc->nc", adapted.weight, each)
-        between = torch.einsum("k,knc->nc", adapted.weight, (each - mean) ** 2)
-        within = ((f @ adapted.root.mT) ** 2).sum(-1, keepdim=True) + noise(state.theta)
-        return _predicted(likelihood, mean, within + between, cfg.clip)
+        def one(theta: Tree, adapted: Adapted) -> tuple[Tensor, Tensor]:
+            f = features(theta, x)
+            mean, between = _moments(torch.einsum("nd,kcd->knc", f, adapted.mean), adapted.weight)
+            within = ((f @ adapted.root.mT) ** 2).sum(-1, keepdim=True) + noise(theta)
+            return mean, within + between
+
+        means, variances = vmap(one)(state.theta, adapted)
+        equal = torch.full_like(means[:, 0, 0], 1 / cfg.members)
+        mean, between = _moments(means, equal)
+        return _predicted(likelihood, mean, _moments(variances, equal)[0] + between, cfg.clip)
 
     def log_density(theta: Tree, tasks: Task) -> Tensor:
-        """The objective, without its sign, summed over a stack of tasks."""
+        """The objective of one member, without its sign, summed over a stack of tasks."""
         logit, mean = believe(theta, tasks.descriptor)
 
         def density(batch: Batch) -> Tensor:
@@ -169,20 +195,26 @@ def build(
         total = density(tree_map(lambda a, b: torch.cat([a, b], 1), tasks.support, tasks.query))
         return total if cfg.evidence == 1 else total - (1 - cfg.evidence) * density(tasks.support)
 
-    descent = stage.run(grad_and_value(lambda theta, tasks: -log_density(theta, tasks)))
+    descent = stage.run(grad_and_value(lambda theta, tasks: -vmap(log_density, (0, None))(theta, tasks).sum()))
 
     def meta_grad(state: State, tasks: Task, noise_: Tree) -> tuple[Delta, Info]:
         grads, value = descent(state.theta, tasks)
-        return Delta(grads), Info(value)
+        return Delta(grads), Info(value / cfg.members)
 
     def update(state: State, delta: Delta, count: Tensor) -> State:
         rate: Any = cfg.outer_lr * cosine(state.opt.done, cfg.outer_decay)
-        theta, opt = optimiser.update(state.theta, clipped(delta.grad, count, CLIP), state.opt, rate)
+        theta, opt = optimiser.update(state.theta, clipped(delta.grad, count, LIMIT), state.opt, rate)
         for name in ("features", "descriptor"):
             theta[name] = descend(theta[name], state.theta[name], rate * cfg.weight_decay)
         return State(theta, opt)
 
     return Learner(init, start, step, finish, predict, meta_grad, update)
+
+
+def _moments(each: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Mean and variance [n, c] over what each [k, n, c] says."""
+    mean = torch.einsum("k,knc->nc", weight, each)
+    return mean, torch.einsum("k,knc->nc", weight, (each - mean) ** 2)
 
 
 def _head(model: Model) -> tuple[int, int]:
@@ -199,6 +231,17 @@ def _head(model: Model) -> tuple[int, int]:
 
 def _body(params: Params) -> Params:
     return {name: value for name, value in params.items() if not name.startswith("head.")}
+
+
+def _shuffled(params: Params, generator: torch.Generator) -> Params:
+    """Another draw of the first parameters: the entries of every row in random order."""
+
+    def shuffle(leaf: Tensor) -> Tensor:
+        rows = leaf.reshape(len(leaf) if leaf.dim() > 1 else 1, -1)
+        order = torch.rand(rows.shape, generator=generator).argsort(1).to(leaf.device)
+        return rows.gather(1, order).reshape(leaf.shape)
+
+    return {name: shuffle(leaf) for name, leaf in params.items()}
 
 
 def _targets(likelihood: Likelihood, y: Tensor, columns: int) -> Tensor:
