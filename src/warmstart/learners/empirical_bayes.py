@@ -17,6 +17,7 @@ closed form); Bertinetto et al., 2019 (one-hot targets). The mixture given a des
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -25,7 +26,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Prediction, Task, Tree
-from warmstart.core.trees import stack, tree_map
+from warmstart.core.trees import stack, take, tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.maths.gaussian import Evidence, log_evidence, nothing, observe, posterior
 from warmstart.maths.optim import adam, cosine, descend
@@ -139,12 +140,16 @@ def build(
         """[..., k c] -> [..., k]: classes are independent given the component."""
         return found.reshape(*found.shape[:-1], cfg.components, columns).sum(-1)
 
+    def each(one: Callable[..., Tree], *trees: Tree) -> Any:
+        """`one` for each member. A loop: there are few, and an exporter cannot look into vmap."""
+        return stack([one(*take(trees, i)) for i in range(cfg.members)])
+
     def start(state: State, descriptor: Tree) -> Inner:
         def one(theta: Tree) -> Inner:
             logit, mean = believe(theta, descriptor)
             return Inner(logit, mean, nothing(width + cfg.rank, cfg.components * columns, mean))
 
-        inner: Inner = vmap(one)(state.theta)
+        inner: Inner = each(one, state.theta)
         return inner
 
     def step(state: State, inner: Inner, batch: Batch, noise_: Tree) -> Inner:
@@ -154,7 +159,7 @@ def build(
             seen = observe(inner.seen, root(theta, f), r, batch.w * batch.mask, noise(theta))
             return inner._replace(seen=seen)
 
-        conditioned: Inner = vmap(one)(state.theta, inner)
+        conditioned: Inner = each(one, state.theta, inner)
         return conditioned
 
     def finish(state: State, inner: Inner, batch: Batch) -> Adapted:
@@ -166,7 +171,7 @@ def build(
             weight = torch.softmax(inner.logit + components(found.evidence), -1)
             return Adapted(weight, moved, found.root @ spread.mT)
 
-        adapted: Adapted = vmap(one)(state.theta, inner)
+        adapted: Adapted = each(one, state.theta, inner)
         return adapted
 
     def predict(state: State, adapted: Adapted, x: Tree, noise_: Tree) -> Prediction:
@@ -176,7 +181,7 @@ def build(
             within = ((f @ adapted.root.mT) ** 2).sum(-1, keepdim=True) + noise(theta)
             return mean, within + between
 
-        means, variances = vmap(one)(state.theta, adapted)
+        means, variances = each(one, state.theta, adapted)
         equal = torch.full_like(means[:, 0, 0], 1 / cfg.members)
         mean, between = _moments(means, equal)
         return _predicted(likelihood, mean, _moments(variances, equal)[0] + between, cfg.clip)
