@@ -278,3 +278,8 @@ def test_training_recovers_a_known_population():
 def test_a_network_without_a_head_is_refused():
     with pytest.raises(InputError, match="head"):
         build(functional(torch.nn.Linear(2, 1)), squared, Config())
+
+
+def test_no_components_are_refused():
+    with pytest.raises(InputError, match="at least one"):
+        build(functional(MLP(1, ())), squared, Config(components=0))

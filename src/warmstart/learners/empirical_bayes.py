@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -30,9 +30,9 @@ from warmstart.core.trees import stack, take, tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.maths.gaussian import Evidence, log_evidence, nothing, observe, posterior
 from warmstart.maths.optim import adam, cosine, descend
-from warmstart.maths.outer import Delta, Info, State, clipped
+from warmstart.maths.outer import CLIP, Delta, Info, State, clipped
 
-LIMIT = 1e3  # norm of the mean gradient of a task, whose rows are summed
+T = TypeVar("T")
 FLOOR = 1e-5  # least noise variance: targets are of order one, and float32 must hold 1 / noise
 
 
@@ -80,6 +80,8 @@ def build(
 
     Every tensor of theta, Inner and Adapted leads with an axis of members.
     """
+    if min(cfg.members, cfg.components) < 1:
+        raise InputError("at least one member and component", f"{cfg.members} and {cfg.components}", "pass 1 or more")
     columns, width = _head(model)
     width += 1
     encoded = 0 if prior is None else _head(prior)[1]
@@ -140,27 +142,25 @@ def build(
         """[..., k c] -> [..., k]: classes are independent given the component."""
         return found.reshape(*found.shape[:-1], cfg.components, columns).sum(-1)
 
-    def each(one: Callable[..., Tree], *trees: Tree) -> Any:
+    def each(one: Callable[..., T], *trees: Tree) -> T:
         """`one` for each member. A loop: there are few, and an exporter cannot look into vmap."""
-        return stack([one(*take(trees, i)) for i in range(cfg.members)])
+        stacked: T = stack([one(*take(trees, i)) for i in range(cfg.members)])
+        return stacked
 
     def start(state: State, descriptor: Tree) -> Inner:
         def one(theta: Tree) -> Inner:
             logit, mean = believe(theta, descriptor)
             return Inner(logit, mean, nothing(width + cfg.rank, cfg.components * columns, mean))
 
-        inner: Inner = each(one, state.theta)
-        return inner
+        return each(one, state.theta)
 
     def step(state: State, inner: Inner, batch: Batch, noise_: Tree) -> Inner:
         def one(theta: Tree, inner: Inner) -> Inner:
             f = features(theta, batch.x)
             r = residuals(f, inner.mean, batch.y)
-            seen = observe(inner.seen, root(theta, f), r, batch.w * batch.mask, noise(theta))
-            return inner._replace(seen=seen)
+            return inner._replace(seen=observe(inner.seen, root(theta, f), r, batch.w * batch.mask, noise(theta)))
 
-        conditioned: Inner = each(one, state.theta, inner)
-        return conditioned
+        return each(one, state.theta, inner)
 
     def finish(state: State, inner: Inner, batch: Batch) -> Adapted:
         def one(theta: Tree, inner: Inner) -> Adapted:
@@ -171,8 +171,7 @@ def build(
             weight = torch.softmax(inner.logit + components(found.evidence), -1)
             return Adapted(weight, moved, found.root @ spread.mT)
 
-        adapted: Adapted = each(one, state.theta, inner)
-        return adapted
+        return each(one, state.theta, inner)
 
     def predict(state: State, adapted: Adapted, x: Tree, noise_: Tree) -> Prediction:
         def one(theta: Tree, adapted: Adapted) -> tuple[Tensor, Tensor]:
@@ -208,7 +207,8 @@ def build(
 
     def update(state: State, delta: Delta, count: Tensor) -> State:
         rate: Any = cfg.outer_lr * cosine(state.opt.done, cfg.outer_decay)
-        theta, opt = optimiser.update(state.theta, clipped(delta.grad, count, LIMIT), state.opt, rate)
+        grads = vmap(lambda own: clipped(own, count, CLIP))(delta.grad)
+        theta, opt = optimiser.update(state.theta, grads, state.opt, rate)
         for name in ("features", "descriptor"):
             theta[name] = descend(theta[name], state.theta[name], rate * cfg.weight_decay)
         return State(theta, opt)
@@ -225,11 +225,8 @@ def _moments(each: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
 def _head(model: Model) -> tuple[int, int]:
     """Outputs and inputs of the last layer."""
     if "head.weight" not in model.params:
-        raise InputError(
-            "a network whose last linear layer is named `head`",
-            ", ".join(model.params) or "no parameters",
-            "name it so; the prior takes its place",
-        )
+        found = ", ".join(model.params) or "no parameters"
+        raise InputError("a network whose last linear layer is named `head`", found, "name it so")
     outputs, inputs = model.params["head.weight"].shape
     return outputs, inputs
 
