@@ -197,7 +197,7 @@ def test_adapt_to_one_task_and_export_it(cli, home, tmp_path):
 def fake_study(told):
     """A study that measures the seed."""
 
-    def run(preset, seeds, only, data, device, progress):
+    def run(preset, seeds, only, data, device, progress, folder):
         told.append((preset, list(seeds), list(only), data, device))
         progress("working")(1, 1, "")
         rows = [make_row("ours", {"shot": 5}, "mse", {seed: float(seed) for seed in seeds})]

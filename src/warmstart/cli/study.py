@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -36,7 +37,7 @@ def study(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run study NAME. Rows are added to those that the folder holds, so that a table can grow over several runs."""
+    """Run study NAME. Rows are added to those that the folder holds; the same command resumes an interrupted run."""
     import warmstart.studies
 
     voice = Voice(json, quiet)
@@ -59,8 +60,11 @@ def carry_out(
     device: str,
     output: Path | None,
 ) -> None:
-    """Run one study, print and write what it found."""
+    """Run one study, print and write what it found; what it keeps to be resumed goes when it has ended."""
     check_writable(output)
+    unfinished = None if output is None else output / "unfinished"
     with voice.bars() as bar:
-        outcome = module.run(preset, seeds, only, data, device, bar)
+        outcome = module.run(preset, seeds, only, data, device, bar, unfinished)
     voice.document(tell(voice, outcome, f"Study {module.__name__.rpartition('.')[2]}, {preset}", output, merged=True))
+    if unfinished is not None:
+        shutil.rmtree(unfinished, ignore_errors=True)

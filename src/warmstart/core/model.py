@@ -95,7 +95,7 @@ def mean_loss(rows: Tensor, batch: Batch) -> Tensor:
     """sum w l / sum w over the real rows; 0 when there are none."""
     weight = batch.w * batch.mask
     total = weight.sum(-1, keepdim=True)
-    share = weight / torch.where(total > 0, total, torch.ones_like(total))
+    share = weight / torch.where(total > 0, total, 1.0)
     return (rows * share).sum(-1)
 
 

@@ -32,10 +32,10 @@ def chunks(count: int, size: int | None) -> list[slice]:
 
 def sum_meta_grad(learner: Learner, state: Any, feed: Feed, chunk: int | None = None) -> tuple[Any, Any]:
     """Delta and Info of a stack, never more than `chunk` tasks at once."""
-    total: Any = None
-    for part in chunks(len(feed.tasks.key), chunk):
-        found = learner.meta_grad(state, *take(tuple(feed), part))
-        total = found if total is None else add(total, found)
+    parts = chunks(len(feed.tasks.key), chunk)
+    total: Any = learner.meta_grad(state, *(feed if len(parts) == 1 else take(tuple(feed), parts[0])))
+    for part in parts[1:]:
+        total = add(total, learner.meta_grad(state, *take(tuple(feed), part)))
     delta, info = total
     return delta, info
 

@@ -10,6 +10,8 @@ from torch import fx
 
 aten = torch.ops.aten
 _RESHAPES = {aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.squeeze.dims}
+_POWERS = {aten.mul.Scalar, aten.pow.Tensor_Scalar}  # by one, they do nothing
+_FILLED: dict[Any, int] = {aten.ones_like.default: 1, aten.zeros_like.default: 0}
 _VIEWS = {*_RESHAPES, aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.permute.default}
 
 
@@ -19,7 +21,8 @@ def simplify(program: fx.GraphModule) -> fx.GraphModule:
     for node in program.graph.nodes:
         if node.op != "call_function" or node.target is operator.getitem:
             continue
-        same = _noop(node)
+        _fold(node)
+        same = _same(node)
         if same is None:
             same = seen.setdefault((node.target, _freeze(node.args), _freeze(node.kwargs)), node)
         if same is not node:
@@ -29,18 +32,41 @@ def simplify(program: fx.GraphModule) -> fx.GraphModule:
     return program
 
 
-def _noop(node: fx.Node) -> fx.Node | None:
+def _fold(node: fx.Node) -> None:
+    """-x times c is x times -c."""
     source = node.args[0] if node.args else None
-    if not isinstance(source, fx.Node):
-        return None
-    if node.target in _RESHAPES and source.meta["val"].shape == node.meta["val"].shape:
-        return source
-    if node.target is aten.mul.Scalar and node.args[1] == 1 and source.meta["val"].dtype == node.meta["val"].dtype:
-        return source
-    twice = node.target is aten.transpose.int and source.target is node.target
-    if twice and set(node.args[1:]) == set(source.args[1:]):
-        return source.args[0]  # type: ignore[return-value]
-    return None
+    if node.target is aten.mul.Scalar and isinstance(source, fx.Node) and source.target is aten.neg.default:
+        node.args = (source.args[0], -node.args[1])  # type: ignore[operator]
+
+
+def _same(node: fx.Node) -> fx.Node | None:
+    """A node that holds the value of this one, where a rule knows one."""
+    source, others = node.args[0] if node.args else None, node.args[1:]
+    found: list[Any] = []
+    if node.target in _RESHAPES or (node.target in _POWERS and others[0] == 1):
+        found = [source]
+    elif node.target is aten.mul.Tensor:
+        found = [one for one, other in (node.args, node.args[::-1]) if _constant(other) == 1]
+    elif node.target is aten.add.Tensor and not node.kwargs:
+        found = [one for one, other in (node.args, node.args[::-1]) if _constant(other) == 0]
+    elif node.target is aten.transpose.int and isinstance(source, fx.Node) and source.target is node.target:
+        found = [source.args[0]] if set(others) == set(source.args[1:]) else []
+    return next((one for one in found if isinstance(one, fx.Node) and _shape(one) == _shape(node)), None)
+
+
+def _constant(value: Any) -> Any:
+    """The number that fills a tensor, where the program says so; a plain number is one already."""
+    if not isinstance(value, fx.Node):
+        return value
+    if value.target in _VIEWS:
+        return _constant(value.args[0])
+    if value.target is aten.pow.Tensor_Scalar and value.args[1] == 0:
+        return 1
+    return _FILLED.get(value.target)
+
+
+def _shape(node: fx.Node) -> Any:
+    return node.meta["val"].shape, node.meta["val"].dtype
 
 
 def _freeze(value: Any) -> Any:

@@ -93,7 +93,7 @@ class Network(NamedTuple):
 
     hidden: tuple[int, ...] = (128, 64)
     activation: str = "tanh"
-    embedding: int = 16
+    embedding: int = 32
 
 
 def assemble(

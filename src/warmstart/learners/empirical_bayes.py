@@ -47,14 +47,14 @@ class Config:
     clip: float = 0.01  # least probability of a class
     outer_lr: float = 6e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
-    weight_decay: float = 0.5  # of the two networks, not of the prior
+    weight_decay: float = 0.35  # of the two networks, not of the prior
     seed: int = 0  # of the components' first means
 
 
 SPACE: dict[str, list[Any]] = {
-    "components": [1, 3, 6, 12],
+    "components": [1, 4, 8, 16],
     "rank": [0, 8],
-    "weight_decay": [0.1, 0.3, 0.5, 1.0, 2.0],
+    "weight_decay": [0.1, 0.2, 0.35, 0.5, 1.0],
     "outer_lr": [3e-3, 6e-3],
 }
 

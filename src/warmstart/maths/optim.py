@@ -26,6 +26,8 @@ class Optimiser(NamedTuple):
 
 class AdamState(NamedTuple):
     done: Tensor  # updates so far
+    c1: Tensor  # what m and v would be of ones: 1 - b^done, without the digits that single precision loses
+    c2: Tensor
     m: Tensor  # [parameters]
     v: Tensor
 
@@ -63,28 +65,26 @@ def adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, weight_decay: fl
 
     def init(params: Tree) -> AdamState:
         flat = torch.zeros_like(torch.cat([leaf.reshape(-1) for leaf in leaves(params)]))
-        return AdamState(flat.new_zeros(()), flat, flat.clone())
+        none = flat.new_zeros(())
+        return AdamState(none, none.clone(), none.clone(), flat, flat.clone())
 
     def update(params: Tree, grads: Tree, state: AdamState, lr: Any) -> tuple[Tree, AdamState]:
         parts, structure = flatten(grads)
         g = torch.cat([part.reshape(-1) for part in parts])
-        done = state.done + 1
-        m = b1 * state.m + (1 - b1) * g
-        v = b2 * state.v + (1 - b2) * g * g
+        m = torch.lerp(state.m, g, 1 - b1)
+        v = torch.addcmul(b2 * state.v, g, g, value=1 - b2)
+        c1, c2 = b1 * state.c1 + (1 - b1), b2 * state.c2 + (1 - b2)
+        # m / c1 / (sqrt(v / c2) + eps), with what is one number for all entries taken together;
         # the tiny number keeps the derivative finite where a gradient is exactly zero
-        size = (v / _share(b2, done) + 1e-30).sqrt() + eps
-        pieces = torch.split_with_sizes(m / _share(b1, done) / size, [part.numel() for part in parts])
+        root = c2.sqrt()
+        step = m * (root / c1) / ((v + 1e-30).sqrt() + eps * root)
+        pieces = torch.split_with_sizes(step, [part.numel() for part in parts])
         direction = unflatten([d.reshape(part.shape) for d, part in zip(pieces, parts, strict=True)], structure)
         if weight_decay:
             direction = tree_map(lambda d, p: d + weight_decay * p, direction, params)
-        return descend(params, direction, lr), AdamState(done, m, v)
+        return descend(params, direction, lr), AdamState(state.done + 1, c1, c2, m, v)
 
     return Optimiser(init, update)
-
-
-def _share(beta: float, count: Tensor) -> Tensor:
-    """1 - beta^count, without the digits that single precision loses where beta is near one."""
-    return -torch.expm1(count * math.log(beta)) if beta else torch.ones_like(count)
 
 
 def cosine(done: Tensor, total: int) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,9 +20,17 @@ from warmstart.core.trees import take, to_device
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
 from warmstart.estimators.comparison import Judged, error_table, figures, judge, pictures, rows_of
-from warmstart.estimators.fitting import Problem, fit_method, predictor, sees_descriptor_in_rows, tune_method
+from warmstart.estimators.fitting import (
+    Problem,
+    fingerprint,
+    fit_method,
+    predictor,
+    run_id,
+    sees_descriptor_in_rows,
+    tune_method,
+)
 from warmstart.estimators.judging import SIZES, Calibration, Predictor, calibrate, held_out
-from warmstart.estimators.methods import find
+from warmstart.estimators.methods import Network, configure, find
 from warmstart.estimators.rivals import BASELINES, fit_baselines
 from warmstart.models.likelihoods import squared
 from warmstart.report import Row, make_results, make_row, plain
@@ -41,6 +49,7 @@ class Preset(NamedTuple):
     plan: Plan
     trials: int  # for each method and each baseline
     search: Plan  # shorter training while tuning
+    settings: Mapping[str, Mapping[str, Any]] = {}  # of some methods, where they are not the defaults
     train: int = 2000
     test: int = 500
 
@@ -50,7 +59,13 @@ QUICK = Plan(steps=60, tasks=32, every=30)
 PRESETS = {
     "demo": Preset(("empirical_bayes", "pretrain"), Plan(steps=1000, tasks=64, every=100), 1, QUICK),
     "quick": Preset(ALL, QUICK, 1, QUICK, train=300, test=100),
-    "full": Preset(ALL, Plan(steps=6000, tasks=64, every=250, patience=8), 10, Plan(steps=1500, tasks=64, every=250)),
+    "full": Preset(
+        ALL,
+        Plan(steps=6000, tasks=64, every=250, patience=8),
+        10,
+        Plan(steps=1500, tasks=64, every=250),
+        {"empirical_bayes": {"members": 8}},
+    ),
 }
 
 
@@ -61,7 +76,9 @@ def run(
     data: Path | None = None,
     device: str = "auto",
     progress: Callable[[str], Report] | None = None,
+    folder: Path | None = None,
 ) -> Outcome:
+    """With a folder, a run that was interrupted goes on where it stopped."""
     chosen = PRESETS[preset]
     unknown = [name for name in only if name not in ALL]
     if unknown:
@@ -71,7 +88,7 @@ def run(
     judged: dict[int, Judged] = {}
     shown: list[Section] = []
     for seed in seeds:
-        judged[seed], picture = run_seed(chosen, methods, seed, choose_device(device), progress)
+        judged[seed], picture = run_seed(chosen, methods, seed, choose_device(device), progress, folder)
         shown = shown or [picture]
     rows = rows_of(judged, METRIC, GROUPS, fresh=True)
     rows += gap_rows(judged, methods)
@@ -94,17 +111,19 @@ def run_seed(
     seed: int,
     device: torch.device,
     progress: Callable[[str], Report] | None,
+    folder: Path | None,
 ) -> tuple[Judged, Section]:
     """Tune on validation tasks, train, and judge once on the test tasks."""
     bar = progress or (lambda label: silent)
     drawn: Population = population(seed, preset.train, 200, preset.test)
     problem = Problem(drawn.train, drawn.validation, drawn.columns, drawn.descriptor_columns, squared)
     plan = preset.plan
+    place = None if folder is None else folder / fingerprint(problem, plan, seed, Network(), None)
     predictors: dict[str, Predictor] = {}
     calibrations: dict[str, Calibration] = {}
     validation = held_out(drawn.validation, plan.support, plan.query, seed)
     for name in methods:
-        config = find(name).config
+        config = configure(find(name).config, preset.settings.get(name, {}))
         if preset.trials > 1:
             config = tune_method(
                 name,
@@ -114,11 +133,14 @@ def run_seed(
                 preset.trials,
                 seed=seed,
                 device=device,
+                folder=place,
                 progress=bar(f"tuning {name}, seed {seed}"),
             )[0].config
-        predictors[name] = _on_cpu(name, config, problem, plan, seed, device, bar(f"training {name}, seed {seed}"))
+        kept = None if place is None else place / "final" / run_id(name, config)
+        report = bar(f"training {name}, seed {seed}")
+        predictors[name] = _on_cpu(name, config, problem, plan, seed, device, kept, report)
         calibrations[name] = calibrate(predictors[name], validation, SIZES)
-    predictors |= fit_baselines(problem, plan, preset.trials, seed, progress=progress)
+    predictors |= fit_baselines(problem, plan, preset.trials, seed, folder=place, progress=progress)
     predictors[OPTIMUM] = lambda task: _exact(drawn, task)
     task = held_out(drawn.test, plan.support, plan.query, seed)
     found = judge(predictors, calibrations, task, drawn.test.group, squared, SIZES)
@@ -129,9 +151,16 @@ def run_seed(
 
 
 def _on_cpu(
-    name: str, config: Any, problem: Problem, plan: Plan, seed: int, device: torch.device, bar: Report
+    name: str,
+    config: Any,
+    problem: Problem,
+    plan: Plan,
+    seed: int,
+    device: torch.device,
+    folder: Path | None,
+    bar: Report,
 ) -> Predictor:
-    learner, trained = fit_method(name, config, problem, plan, seed=seed, device=device, progress=bar)
+    learner, trained = fit_method(name, config, problem, plan, seed=seed, device=device, folder=folder, progress=bar)
     predict = predictor(name, learner, trained.state, sees_descriptor_in_rows(name, problem))
 
     def call(task: Task) -> Prediction:

@@ -89,7 +89,9 @@ def run(
     data: Path | None = None,
     device: str = "auto",
     progress: Callable[[str], Report] | None = None,
+    folder: Path | None = None,
 ) -> Outcome:
+    """With a folder, a run that was interrupted goes on where it stopped."""
     size, where = PRESETS[preset], choose_device(device)
     unknown = [name for name in only if name not in ENTRIES]
     if unknown:
@@ -103,7 +105,9 @@ def run(
         for name in names:
             for seed in seeds:
                 try:
-                    learner, state = fit(name, shot, seed, size, where, bar(f"{name}, {shot} points, seed {seed}"))
+                    learner, state = fit(
+                        name, shot, seed, size, where, bar(f"{name}, {shot} points, seed {seed}"), folder
+                    )
                 except InputError:  # diverged, which is a result
                     for steps in STEPS:
                         errors.setdefault((name, shot, steps), {})[seed] = torch.full((size.tests,), float("nan"))
@@ -123,7 +127,15 @@ def run(
     return Outcome(results, sections(rows, results, shown), verdict(rows))
 
 
-def fit(name: str, shot: int, seed: int, size: Preset, device: torch.device, bar: Report) -> tuple[Learner, Any]:
+def fit(
+    name: str,
+    shot: int,
+    seed: int,
+    size: Preset,
+    device: torch.device,
+    bar: Report = silent,
+    folder: Path | None = None,
+) -> tuple[Learner, Any]:
     """Train one learner on fresh sines; no test task is looked at."""
     entry = ENTRIES[name]
     stage = FUSED if device.type == "cuda" else TRACED
@@ -150,7 +162,8 @@ def fit(name: str, shot: int, seed: int, size: Preset, device: torch.device, bar
     )
     steps = size.iterations // together
     plan = Plan(steps=steps, tasks=size.tasks, every=max(steps // 70, 10), together=together)
-    return learner, train(learner, state, source, plan, stage=stage, progress=bar).state
+    kept = None if folder is None else folder / f"{size.iterations}-{name}-{shot}-{seed}"
+    return learner, train(learner, state, source, plan, stage=stage, folder=kept, progress=bar).state
 
 
 def judge(learner: Learner, state: Any, test: Task, steps: int) -> Tensor:
