@@ -1,0 +1,133 @@
+"""Pictures by class, and the few-shot episodes drawn from them.
+
+All pictures lie in one tensor on the device and a class is a range of them, so an episode is an
+index gather: no worker processes. Rows of an episode are class after class,
+
+    x = {"pixels": [*t, n, c, h, w] between 0 and 1, "real": [*t, n] 0 where a row is padding}
+
+so that a network with batch statistics can leave padding out of them.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from warmstart.core import Batch, InputError, Task, make_batch, make_task
+
+TURNS = ("", " turned left", " upside down", " turned right")
+
+
+class Images(NamedTuple):
+    """Classes end to end: class c owns pictures offsets[c] to offsets[c + 1]."""
+
+    pixels: Tensor  # [N, channels, height, width] uint8
+    offsets: Tensor  # [C + 1]
+    names: tuple[str, ...]  # of the classes
+
+    @property
+    def lengths(self) -> Tensor:
+        return self.offsets[1:] - self.offsets[:-1]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Channels, height and width."""
+        _, channels, height, width = self.pixels.shape
+        return channels, height, width
+
+    def to(self, device: torch.device | str) -> Images:
+        return self._replace(pixels=self.pixels.to(device), offsets=self.offsets.to(device))
+
+    def select(self, classes: Tensor) -> Images:
+        """These classes only."""
+        classes = classes.to(self.offsets.device)
+        lengths = self.lengths[classes]
+        offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
+        shift = self.offsets[:-1][classes] - offsets[:-1]
+        rows = shift.repeat_interleave(lengths) + torch.arange(int(offsets[-1]), device=offsets.device)
+        return Images(self.pixels[rows], offsets, tuple(self.names[i] for i in classes.tolist()))
+
+
+def make_images(pixels: Tensor, lengths: Tensor, names: tuple[str, ...]) -> Images:
+    """From pictures that lie class after class.
+
+    >>> make_images(torch.zeros(5, 1, 8, 8, dtype=torch.uint8), torch.tensor([2, 3]), ("a", "b")).offsets
+    tensor([0, 2, 5])
+    """
+    if int(lengths.sum()) != len(pixels) or len(lengths) != len(names):
+        got = f"{len(pixels)} pictures and {len(names)} names for lengths that add up to {int(lengths.sum())}"
+        raise InputError("one length and one name for each class", got, "pass every class's pictures")
+    return Images(pixels, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]), names)
+
+
+def with_rotations(images: Images) -> Images:
+    """Every class four times, turned by multiples of 90 degrees: each turn is a class of its own."""
+    turned = [torch.rot90(images.pixels, k, (2, 3)) for k in range(4)]
+    names = tuple(name + turn for turn in TURNS for name in images.names)
+    return make_images(torch.cat(turned), images.lengths.repeat(4), names)
+
+
+def check_enough(images: Images, way: int, rows: int) -> None:
+    """Whether episodes of so many classes and rows of each can be drawn; said before any work is done."""
+    if way < 2 or rows < 1:
+        raise InputError("at least two classes and one picture of each", f"{way} and {rows}", "raise them")
+    if len(images.names) < way:
+        raise InputError(f"at least {way} classes", f"{len(images.names)}", "lower the way, or add classes")
+    if int(images.lengths.min()) < rows:
+        least = int(images.lengths.argmin())
+        raise InputError(
+            f"{rows} pictures in every class, support and query together",
+            f"{int(images.lengths[least])} in {images.names[least]}",
+            "add pictures, leave the class out, or lower shots or queries",
+        )
+
+
+def draw_episodes(
+    images: Images,
+    count: int,
+    way: int,
+    shot: int,
+    query: int,
+    generator: torch.Generator,
+    least: int | None = None,
+) -> Task:
+    """`count` tasks of `way` classes drawn without replacement, `shot` pictures of each shown, `query` others judged.
+
+    With `least`, each class shows `least` to `shot` pictures, drawn evenly, and the rest is padding.
+    """
+    check_enough(images, way, shot + query)
+    device = images.pixels.device
+    lengths = images.lengths
+
+    def uniform(*shape: int) -> Tensor:
+        return torch.rand(*shape, generator=generator, device=generator.device).to(device)
+
+    classes = uniform(count, len(images.names)).topk(way, 1).indices  # [t, way]
+    widest = int(lengths.max())
+    order = uniform(count, way, widest)
+    beyond = torch.arange(widest, device=device) >= lengths[classes][..., None]
+    picked = order.masked_fill(beyond, 2.0).argsort(-1)[..., : shot + query]  # places within a class
+    rows = images.offsets[:-1][classes][..., None] + picked
+    label = torch.arange(way, device=device).expand(count, way)
+    fewest = shot if least is None else least
+    shown = fewest + (uniform(count, way) * (shot - fewest + 1)).long()
+    mask = (torch.arange(shot, device=device) < shown[..., None]).to(torch.get_default_dtype())
+    support = gather(images, rows[..., :shot].flatten(1), label.repeat_interleave(shot, 1), mask.flatten(1))
+    judged = gather(images, rows[..., shot:].flatten(1), label.repeat_interleave(query, 1))
+    return make_task(support, judged)
+
+
+def gather(images: Images, rows: Tensor, label: Tensor, mask: Tensor | None = None) -> Batch:
+    """Pictures `rows` [*t, n] as a batch; a masked row is blank."""
+    pixels = images.pixels[rows].to(torch.get_default_dtype()) / 255
+    return as_batch(pixels, label, mask)
+
+
+def as_batch(pixels: Tensor, label: Tensor, mask: Tensor | None = None) -> Batch:
+    """Pictures between 0 and 1 with their classes."""
+    if mask is None:
+        mask = torch.ones(label.shape, device=label.device, dtype=pixels.dtype)
+    blank = pixels * mask[..., None, None, None]
+    return make_batch({"pixels": blank, "real": mask}, label, mask=mask)
