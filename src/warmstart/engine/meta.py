@@ -87,12 +87,25 @@ def predict_stack(
     noise: Tree = (),
     steps: int | None = None,
     chunk: int | None = None,
+    alone: bool = False,
 ) -> Prediction:
-    """Adapt to every task's support and predict its query rows. `noise` is (step noise, predict noise)."""
+    """Adapt to every task's support and predict its query rows. `noise` is (step noise, predict noise).
+
+    With `alone` each query row is seen with the support rows only: where rows see each other through batch
+    statistics, what is said of one then does not depend on the others.
+    """
 
     def one(task: Task, noise: Tree) -> Prediction:
         steps_noise, predict_noise = noise or ((), ())
         adapted = adapt(learner, state, task.support, task.descriptor, steps_noise, steps)
+
+        def row(x: Tree) -> Any:
+            among = tree_map(lambda shown, own: torch.cat([shown, own.unsqueeze(0)]), task.support.x, x)
+            return take(learner.predict(state, adapted, among, predict_noise), -1)
+
+        if alone:
+            said: Prediction = torch.func.vmap(row)(task.query.x)
+            return said
         return learner.predict(state, adapted, task.query.x, predict_noise)
 
     with torch.no_grad():

@@ -2,8 +2,9 @@
 
 A learner hands its inner step to a `Stage` once, when it is built. `PLAIN` leaves it to
 `torch.func`; `TRACED` records the ATen operations at the first call for each set of shapes and
-then runs only those; `COMPILED` gives the recording to inductor. A step is recorded alone, so
-the cost of compiling does not grow with the number of inner steps.
+then runs only those; `COMPILED` gives the recording to inductor; `LOOPED` traces one task and runs
+task after task, for convolutions on a CPU, where those of a whole stack are slower than a loop. A step is
+recorded alone, so the cost of compiling does not grow with the number of inner steps.
 
 A stage may depend on nothing but its arguments: a tensor it closes over would be frozen.
 """
@@ -11,7 +12,8 @@ A stage may depend on nothing but its arguments: a tensor it closes over would b
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial, reduce
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -19,7 +21,7 @@ from torch import Tensor, fx
 from torch.func import functionalize, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from warmstart.core.trees import Tree, flatten, unflatten
+from warmstart.core.trees import Tree, add, flatten, leaves, stack, take, unflatten
 from warmstart.engine.recording import cut, simplify
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -63,63 +65,98 @@ def _functional(fn: Callable[..., Any]) -> Pullback:
     return Pullback(forward, lambda saved, cotangent: saved(cotangent))
 
 
+def _run(build: Build, fn: Callable[..., Any]) -> Callable[..., Any]:
+    """`fn` recorded at the first call for each set of shapes, then run as `build` makes it."""
+    programs: dict[Any, tuple[Program, Any]] = {}
+
+    def call(*args: Tree) -> Tree:
+        inputs, kind = signature(args)
+        if kind not in programs:
+            graph, example, structure = record(fn, inputs, kind[0])
+            programs[kind] = _built(build, graph, example), structure
+        program, structure = programs[kind]
+        with torch.no_grad():
+            return unflatten(list(program(*inputs)), structure)
+
+    return call
+
+
+def _pullback(build: Build, fn: Callable[..., Any]) -> Pullback:
+    """The same for a function and its derivative in the first two arguments."""
+    programs: dict[Any, tuple[Program, Program, list[int], int, Any, Any]] = {}
+
+    def prepare(inputs: list[Tensor], structure: Any, args: tuple[Tree, ...]) -> Any:
+        shapes, out = flatten(fn(*args))
+
+        def joint(args: tuple[Tree, ...], cotangent: Tree) -> tuple[Any, Any]:
+            found: Any = vjp(lambda a, b: fn(a, b, *args[2:]), args[0], args[1])
+            return found[0], found[1](cotangent)
+
+        graph, example, _ = record(joint, inputs + shapes, (tuple, None, (structure, out)))
+        halves = cut(graph, len(inputs), len(shapes))
+        forward = _built(build, halves.forward, example[: len(inputs)])
+        with torch.no_grad():
+            saved = list(halves.forward(*example[: len(inputs)]))[len(shapes) :]
+        backward = _built(build, halves.backward, [inputs[i] for i in halves.kept] + saved + example[len(inputs) :])
+        pulled = flatten((args[0], args[1]))[1]
+        return forward, backward, halves.kept, len(shapes), out, pulled
+
+    def forward(*args: Tree) -> tuple[Any, Any]:
+        inputs, kind = signature(args)
+        if kind not in programs:
+            programs[kind] = prepare(inputs, kind[0], args)
+        program, backward, kept, results, out, pulled = programs[kind]
+        with torch.no_grad():
+            values = list(program(*inputs))
+        saved = [inputs[i] for i in kept] + values[results:]
+        return unflatten(values[:results], out), (backward, saved, pulled)
+
+    def backward(saved: Any, cotangent: Any) -> tuple[Any, Any]:
+        program, values, pulled = saved
+        with torch.no_grad():
+            found = program(*values, *signature(cotangent)[0])
+        result: tuple[Any, Any] = unflatten(list(found), pulled)
+        return result
+
+    return Pullback(forward, backward)
+
+
 def _recorded(build: Build) -> Stage:
     """A stage that records, then runs what `build` makes of the recording."""
+    return Stage(
+        partial(_run, build),  # type: ignore[arg-type]
+        lambda fn: _run(build, over_tasks(fn)),
+        lambda fn: _pullback(build, over_tasks(fn)),
+    )
 
-    def run(fn: F) -> F:
-        programs: dict[Any, tuple[Program, Any]] = {}
 
-        def call(*args: Tree) -> Tree:
-            inputs, kind = signature(args)
-            if kind not in programs:
-                graph, example, structure = record(fn, inputs, kind[0])
-                programs[kind] = _built(build, graph, example), structure
-            program, structure = programs[kind]
-            with torch.no_grad():
-                return unflatten(list(program(*inputs)), structure)
+def _looped(build: Build) -> Stage:
+    """The same, one task after another."""
 
-        return call  # type: ignore[return-value]
+    def stacked(fn: Callable[..., Any]) -> Callable[..., Any]:
+        one = _run(build, fn)
+        return lambda shared, *rest: stack([one(shared, *part) for part in _each(rest)])
 
     def differentiate(fn: Callable[..., Any]) -> Pullback:
-        programs: dict[Any, tuple[Program, Program, list[int], int, Any, Any]] = {}
-        stacked = over_tasks(fn)
+        ahead, back = _pullback(build, fn)
 
-        def prepare(inputs: list[Tensor], structure: Any, args: tuple[Tree, ...]) -> Any:
-            shapes, out = flatten(stacked(*args))
-
-            def joint(args: tuple[Tree, ...], cotangent: Tree) -> tuple[Any, Any]:
-                found: Any = vjp(lambda a, b: stacked(a, b, *args[2:]), args[0], args[1])
-                return found[0], found[1](cotangent)
-
-            graph, example, _ = record(joint, inputs + shapes, (tuple, None, (structure, out)))
-            halves = cut(graph, len(inputs), len(shapes))
-            forward = _built(build, halves.forward, example[: len(inputs)])
-            with torch.no_grad():
-                saved = list(halves.forward(*example[: len(inputs)]))[len(shapes) :]
-            backward = _built(build, halves.backward, [inputs[i] for i in halves.kept] + saved + example[len(inputs) :])
-            pulled = flatten((args[0], args[1]))[1]
-            return forward, backward, halves.kept, len(shapes), out, pulled
-
-        def forward(*args: Tree) -> tuple[Any, Any]:
-            inputs, kind = signature(args)
-            if kind not in programs:
-                programs[kind] = prepare(inputs, kind[0], args)
-            program, backward, kept, results, out, pulled = programs[kind]
-            with torch.no_grad():
-                values = list(program(*inputs))
-            saved = [inputs[i] for i in kept] + values[results:]
-            return unflatten(values[:results], out), (backward, saved, pulled)
+        def forward(shared: Tree, *rest: Tree) -> tuple[Any, Any]:
+            results, saved = zip(*(ahead(shared, *part) for part in _each(rest)), strict=True)
+            return stack(list(results)), saved
 
         def backward(saved: Any, cotangent: Any) -> tuple[Any, Any]:
-            program, values, pulled = saved
-            with torch.no_grad():
-                found = program(*values, *signature(cotangent)[0])
-            result: tuple[Any, Any] = unflatten(list(found), pulled)
-            return result
+            parts = zip(saved, _each(cotangent), strict=True)
+            shared, own = zip(*(back(kept, part) for kept, part in parts), strict=True)
+            return reduce(add, shared), stack(list(own))
 
         return Pullback(forward, backward)
 
-    return Stage(run, lambda fn: run(over_tasks(fn)), differentiate)
+    return Stage(partial(_run, build), stacked, differentiate)  # type: ignore[arg-type]
+
+
+def _each(stacked: Any) -> Iterator[Any]:
+    """The parts of a stack, task by task."""
+    return (take(stacked, i) for i in range(len(leaves(stacked)[0])))
 
 
 def _built(build: Build, graph: fx.GraphModule, example: list[Tensor]) -> Program:
@@ -180,4 +217,5 @@ def _binding(op: torch._ops.OpOverload[..., Any]) -> Callable[..., Any]:
 
 PLAIN = Stage(_as_is, over_tasks, _functional)
 TRACED = _recorded(_direct)
+LOOPED = _looped(_direct)
 COMPILED = _recorded(_inductor)

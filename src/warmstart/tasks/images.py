@@ -10,6 +10,7 @@ so that a network with batch statistics can leave padding out of them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -84,6 +85,37 @@ def check_enough(images: Images, way: int, rows: int) -> None:
         )
 
 
+def sampler(
+    images: Images, way: int, shot: int, query: int, least: int | None = None
+) -> Callable[[int, torch.Generator], Task]:
+    """Draws so many tasks of `way` classes each, `shot` pictures of a class shown and `query` others judged.
+
+    Nothing is drawn twice within a task. With `least`, a class shows `least` to `shot` pictures, drawn evenly, and
+    the rest is padding. The result never waits for the device.
+    """
+    check_enough(images, way, shot + query)
+    device = images.pixels.device
+    lengths, widest = images.lengths, int(images.lengths.max())
+    fewest = shot if least is None else least
+
+    def draw(count: int, generator: torch.Generator) -> Task:
+        def uniform(*shape: int) -> Tensor:
+            return torch.rand(*shape, generator=generator, device=generator.device).to(device)
+
+        classes = uniform(count, len(images.names)).topk(way, 1).indices  # [t, way]
+        beyond = torch.arange(widest, device=device) >= lengths[classes][..., None]
+        order = uniform(count, way, widest).masked_fill(beyond, 2.0).argsort(-1)  # of the pictures of a class
+        rows = images.offsets[:-1][classes][..., None] + order[..., : shot + query]
+        label = torch.arange(way, device=device).expand(count, way)
+        shown = fewest + (uniform(count, way) * (shot - fewest + 1)).long()
+        mask = (torch.arange(shot, device=device) < shown[..., None]).to(torch.get_default_dtype())
+        support = gather(images, rows[..., :shot].flatten(1), label.repeat_interleave(shot, 1), mask.flatten(1))
+        judged = gather(images, rows[..., shot:].flatten(1), label.repeat_interleave(query, 1))
+        return make_task(support, judged)
+
+    return draw
+
+
 def draw_episodes(
     images: Images,
     count: int,
@@ -93,30 +125,8 @@ def draw_episodes(
     generator: torch.Generator,
     least: int | None = None,
 ) -> Task:
-    """`count` tasks of `way` classes drawn without replacement, `shot` pictures of each shown, `query` others judged.
-
-    With `least`, each class shows `least` to `shot` pictures, drawn evenly, and the rest is padding.
-    """
-    check_enough(images, way, shot + query)
-    device = images.pixels.device
-    lengths = images.lengths
-
-    def uniform(*shape: int) -> Tensor:
-        return torch.rand(*shape, generator=generator, device=generator.device).to(device)
-
-    classes = uniform(count, len(images.names)).topk(way, 1).indices  # [t, way]
-    widest = int(lengths.max())
-    order = uniform(count, way, widest)
-    beyond = torch.arange(widest, device=device) >= lengths[classes][..., None]
-    picked = order.masked_fill(beyond, 2.0).argsort(-1)[..., : shot + query]  # places within a class
-    rows = images.offsets[:-1][classes][..., None] + picked
-    label = torch.arange(way, device=device).expand(count, way)
-    fewest = shot if least is None else least
-    shown = fewest + (uniform(count, way) * (shot - fewest + 1)).long()
-    mask = (torch.arange(shot, device=device) < shown[..., None]).to(torch.get_default_dtype())
-    support = gather(images, rows[..., :shot].flatten(1), label.repeat_interleave(shot, 1), mask.flatten(1))
-    judged = gather(images, rows[..., shot:].flatten(1), label.repeat_interleave(query, 1))
-    return make_task(support, judged)
+    """`count` tasks, drawn once."""
+    return sampler(images, way, shot, query, least)(count, generator)
 
 
 def gather(images: Images, rows: Tensor, label: Tensor, mask: Tensor | None = None) -> Batch:
