@@ -254,7 +254,7 @@ def test_bench_prints_ratios_of_all_benchmarks(cli, tmp_path, monkeypatch):
         sections = [Section(name, table=plain(["way", "ratio"], [["compiled", "41x"]], caption=name))]
         monkeypatch.setattr(f"warmstart.benches.{name}.sections", lambda results, made=sections: made)
     done = cli("bench", "--device", "cpu", "-o", tmp_path)
-    assert done.code == 0 and done.out.count("41x") == 2
+    assert done.code == 0 and done.out.count("41x") == len(listed)
     assert load(tmp_path / "memory" / "results.json").rows[0].mean == 41
     assert list(json.loads(cli("bench", "meta_step", "--device", "cpu", "--json").out)) == ["meta_step"]
 
