@@ -44,7 +44,7 @@ def test_agrees_with_a_plain_loop(bins):
     expected, widest = 0.0, 0.0
     for b, rows in enumerate(kept):
         count = sum(w for _, _, w in rows)
-        assert float(found.count[b]) == pytest.approx(count)
+        assert float(found.rows[b]) == pytest.approx(count)
         if rows:
             confidence, accuracy = (sum(row[k] * row[2] for row in rows) / count for k in (0, 1))
             assert float(found.confidence[b]) == pytest.approx(confidence)
@@ -69,7 +69,7 @@ def test_always_sure_and_wrong_is_one():
     found = reliability(probability, make_batch(torch.zeros(3, 4, 1), torch.ones(3, 4, dtype=torch.long)))
     assert expected_calibration_error(found) == 1
     assert maximum_calibration_error(found) == 1
-    assert found.count.tolist() == [0.0] * 14 + [12.0]
+    assert found.rows.tolist() == [0.0] * 14 + [12.0]
     assert found.accuracy.isnan().sum() == 14
 
 

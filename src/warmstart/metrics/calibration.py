@@ -21,7 +21,7 @@ class Reliability(NamedTuple):
 
     confidence: Tensor  # [bins] mean probability of the likeliest class
     accuracy: Tensor  # [bins] share of rows whose likeliest class came
-    count: Tensor  # [bins] rows, each counted by its weight
+    rows: Tensor  # [bins] how many, each counted by its weight
 
 
 def reliability(probability: Tensor, batch: Batch, bins: int = 15) -> Reliability:
@@ -44,14 +44,14 @@ def reliability(probability: Tensor, batch: Batch, bins: int = 15) -> Reliabilit
 
 def expected_calibration_error(found: Reliability) -> float:
     """The mean gap between confidence and accuracy, each bin counted by its rows; NaN without any."""
-    return float((found.count * _gap(found)).sum() / found.count.sum())
+    return float((found.rows * _gap(found)).sum() / found.rows.sum())
 
 
 def maximum_calibration_error(found: Reliability, least: float = 10.0) -> float:
     """The widest gap among bins of at least `least` rows, since a few rows are chance; NaN without such a bin."""
-    gap = _gap(found)[(found.count > 0) & (found.count >= least)]
+    gap = _gap(found)[(found.rows > 0) & (found.rows >= least)]
     return float(gap.max()) if len(gap) else float("nan")
 
 
 def _gap(found: Reliability) -> Tensor:
-    return torch.where(found.count > 0, (found.accuracy - found.confidence).abs(), 0.0)
+    return torch.where(found.rows > 0, (found.accuracy - found.confidence).abs(), 0.0)

@@ -187,7 +187,7 @@ def calibration(levels: ArrayLike, coverage: Mapping[str, ArrayLike], style: Map
 
 def reliability(found: Mapping[str, Reliability], style: Mapping[str, Look] | None = None) -> str:
     """Accuracy against confidence, on the diagonal when probabilities mean what they say; below, where the rows lie."""
-    with canvas(4.2, 5.2, 2, 1, sharex=True, height_ratios=(4, 1)) as (figure, grid):
+    with canvas(4.2, 5.55, 2, 1, sharex=True, height_ratios=(4, 1)) as (figure, grid):
         axes, below = grid[:, 0]
         axes.plot([0, 1], [0, 1], color=MUTED, lw=1.0, linestyle=(0, (1, 1.5)))
         chosen = _looks(found, style)
