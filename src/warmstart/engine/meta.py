@@ -9,6 +9,7 @@ import torch
 
 from warmstart.core import Learner, Prediction, Task, Tree, adapt
 from warmstart.core.trees import add, concat, leaves, take, tree_map
+from warmstart.engine.noise import adapt_noise, generator
 from warmstart.engine.ranks import sum_over_ranks
 from warmstart.engine.stage import PLAIN, Stage
 
@@ -89,14 +90,19 @@ def predict_stack(
     chunk: int | None = None,
     alone: bool = False,
 ) -> Prediction:
-    """Adapt to every task's support and predict its query rows. `noise` is (step noise, predict noise).
+    """Adapt to every task's support and predict its query rows. `noise` is (step noise, predict noise); without it
+    a method that needs some gets the same draws every time.
 
     With `alone` each query row is seen with the support rows only: where rows see each other through batch
     statistics, what is said of one then does not depend on the others.
     """
 
+    if not noise:
+        source = generator(0, device=tasks.key.device)
+        noise = adapt_noise(learner.noise, len(tasks.key), learner.steps if steps is None else steps, source)
+
     def one(task: Task, noise: Tree) -> Prediction:
-        steps_noise, predict_noise = noise or ((), ())
+        steps_noise, predict_noise = noise
         adapted = adapt(learner, state, task.support, task.descriptor, steps_noise, steps)
 
         def row(x: Tree) -> Any:

@@ -1,0 +1,194 @@
+"""GEM against models that can be solved on paper."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.distributions import MultivariateNormal
+
+from warmstart.core import InputError, functional, make_batch, make_task
+from warmstart.core.trees import leaves, take, tree_map
+from warmstart.engine.noise import generator, train_noise
+from warmstart.learners import gem, reptile
+from warmstart.learners.gem import Config, Posteriors, check_posteriors, local_posterior, merge_posteriors
+from warmstart.maths.mean_field import Gaussian
+from warmstart.models.likelihoods import squared
+from warmstart.models.mlp import MLP
+
+pytestmark = pytest.mark.usefixtures("float64")
+INPUTS, TASKS, NOISE = 3, 4, 0.6
+
+
+def linear():
+    """y = w x, and a prior over w that is the same for no two directions."""
+    model = functional(nn.Linear(INPUTS, 1, bias=False))
+    mean = {"weight": torch.tensor([[0.4, -1.0, 0.2]])}
+    log_sd = {"weight": torch.tensor([[-0.3, 0.2, -0.8]])}
+    return model, mean, log_sd
+
+
+def tasks(repeats=2):
+    """Inputs along the axes, so that a diagonal posterior is exact; more support rows than query rows."""
+    rows = torch.eye(INPUTS).repeat(repeats, 1) * torch.linspace(0.5, 1.5, INPUTS * repeats)[:, None]
+    support = make_batch(rows.expand(TASKS, -1, -1), torch.randn(TASKS, len(rows)) + 0.7)
+    query = make_batch((2 * torch.eye(INPUTS)).expand(TASKS, -1, -1), torch.randn(TASKS, INPUTS) - 0.4)
+    return make_task(support, query)
+
+
+def exact(mean, log_sd, batch):
+    """The posterior of one stack of linear tasks."""
+    precision = torch.exp(-2 * log_sd["weight"]) + (batch.x**2).sum(1, keepdim=True) / NOISE**2
+    pull = (
+        torch.exp(-2 * log_sd["weight"]) * mean["weight"]
+        + (batch.x * batch.y[..., None]).sum(1, keepdim=True) / NOISE**2
+    )
+    return Gaussian({"weight": pull / precision}, {"weight": -0.5 * precision.log()})
+
+
+def log_marginal(mean, log_sd, batch):
+    """Sum over tasks of log N(y; x m, x S x' + noise)."""
+    total = torch.zeros(())
+    for x, y in zip(batch.x, batch.y, strict=True):
+        covariance = x @ torch.diag(torch.exp(2 * log_sd["weight"][0])) @ x.T + NOISE**2 * torch.eye(len(x))
+        total = total + MultivariateNormal(x @ mean["weight"][0], covariance).log_prob(y)
+    return total
+
+
+def both(task):
+    return tree_map(lambda s, q: torch.cat([s, q], 1), task.support, task.query)
+
+
+def objective(plus, task):
+    def value(mean, log_sd):
+        found = log_marginal(mean, log_sd, both(task))
+        return found - log_marginal(mean, log_sd, task.support) if plus else found
+
+    return value
+
+
+@pytest.mark.parametrize("plus", [True, False], ids=["plus", "marginal"])
+def test_with_exact_posteriors_the_gradient_is_that_of_the_objective(plus):
+    model, mean, log_sd = linear()
+    task = tasks()
+    cfg = Config(plus=plus, natural=False, noise=NOISE)
+    state = gem.build(model, squared, cfg).init(model.params)._replace(theta={"mean": mean, "log_sd": log_sd})
+    found = Posteriors(exact(mean, log_sd, task.support), exact(mean, log_sd, both(task)))
+    delta = merge_posteriors(cfg)(state, found)
+    slopes = torch.func.grad(objective(plus, task), argnums=(0, 1))(mean, log_sd)
+    for part, slope in zip(("mean", "log_sd"), slopes, strict=True):
+        torch.testing.assert_close(-delta.grad[part]["weight"], slope["weight"], rtol=1e-8, atol=1e-10)
+    natural = merge_posteriors(replace(cfg, natural=True))(state, found)
+    torch.testing.assert_close(
+        natural.grad["mean"]["weight"], delta.grad["mean"]["weight"] * torch.exp(2 * log_sd["weight"])
+    )
+    torch.testing.assert_close(natural.grad["log_sd"]["weight"], delta.grad["log_sd"]["weight"] / 2)
+
+
+def spread(steps, lead):
+    """Draws whose mean and covariance are those of a standard normal exactly: +- sqrt(d) along every axis."""
+    points = math.sqrt(INPUTS) * torch.cat([torch.eye(INPUTS), -torch.eye(INPUTS)])[:, None, :]
+    return {"weight": points.expand(*lead, steps, 2 * INPUTS, 1, INPUTS)}
+
+
+@pytest.mark.parametrize("joint", [True, False], ids=["joint", "sequential"])
+def test_inner_loops_that_converge_give_the_exact_gradient(joint):
+    model, mean, log_sd = linear()
+    task = tasks()
+    cfg = Config(joint=joint, natural=False, noise=NOISE, inner_lr=0.02, inner_steps=800, samples=2 * INPUTS)
+    learner = gem.build(model, squared, cfg)
+    state = learner.init(model.params)._replace(theta={"mean": mean, "log_sd": log_sd})
+    noise = {part: spread(cfg.inner_steps, (TASKS,)) for part in ("support", "query")}
+    found = local_posterior(model, squared, cfg)(state, task, noise)
+    for one, batch in ((found.support, task.support), (found.both, both(task))):
+        for left, right in zip(leaves(one), leaves(exact(mean, log_sd, batch)), strict=True):
+            torch.testing.assert_close(left, right, rtol=1e-7, atol=1e-8)
+    delta, _ = learner.meta_grad(state, task, noise)
+    slopes = torch.func.grad(objective(True, task), argnums=(0, 1))(mean, log_sd)
+    for part, slope in zip(("mean", "log_sd"), slopes, strict=True):
+        torch.testing.assert_close(-delta.grad[part]["weight"], slope["weight"], rtol=1e-6, atol=1e-7)
+
+
+def test_the_bound_of_the_query_is_the_difference_of_two():
+    model, mean, log_sd = linear()
+    task = tasks()
+    state = gem.build(model, squared, Config()).init(model.params)._replace(theta={"mean": mean, "log_sd": log_sd})
+    shown, all_rows = exact(mean, log_sd, task.support), exact(mean, log_sd, both(task))
+    plain = merge_posteriors(Config(plus=False, natural=False))
+    difference = tree_map(
+        lambda a, b: a - b, plain(state, Posteriors(shown, all_rows)), plain(state, Posteriors(shown, shown))
+    )
+    plus = merge_posteriors(Config(plus=True, natural=False))(state, Posteriors(shown, all_rows))
+    for left, right in zip(leaves(plus), leaves(difference), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
+
+
+def test_a_delta_posterior_is_reptile():
+    model = functional(MLP(2, (3,), 1, activation="tanh"))
+    rows = 5
+    task = make_task(
+        make_batch(torch.randn(TASKS, rows, 2), torch.randn(TASKS, rows)),
+        make_batch(torch.randn(TASKS, rows, 2), torch.randn(TASKS, rows)),
+    )
+    cfg = Config(plus=False, joint=True, kl_weight=0.0, noise=0.5**0.5, inner_lr=0.01, inner_steps=3, samples=1)
+    learner = gem.build(model, squared, cfg)
+    state = learner.init(model.params)
+    still = tree_map(torch.zeros_like, train_noise(learner.noise, TASKS, generator(0)))
+    delta, _ = learner.meta_grad(state, task, still)
+    # the likelihood sums the rows that Reptile averages
+    other = reptile.build(
+        model, squared, reptile.Config(inner_lr=0.01 * 2 * rows, inner_steps=3, inner="sgd", outer_lr=0.3)
+    )
+    expected, _ = other.meta_grad(other.init(model.params), task, ())
+    for name, value in expected.grad.items():
+        torch.testing.assert_close(delta.grad["mean"][name], value, rtol=1e-10, atol=1e-12)
+
+
+def test_a_delta_prior_is_joint_training():
+    model, mean, _ = linear()
+    log_sd = {"weight": torch.full((1, INPUTS), math.log(1e-3))}
+    task = tasks()
+    state = gem.build(model, squared, Config()).init(model.params)._replace(theta={"mean": mean, "log_sd": log_sd})
+    found = Posteriors(exact(mean, log_sd, task.support), exact(mean, log_sd, both(task)))
+    delta = merge_posteriors(Config(plus=False, natural=False))(state, found)
+    rows = both(task)
+    residual = rows.y - (rows.x * mean["weight"]).sum(-1)
+    slope = (residual[..., None] * rows.x).sum((0, 1)) / NOISE**2
+    torch.testing.assert_close(-delta.grad["mean"]["weight"][0], slope, rtol=1e-4, atol=1e-4)
+
+
+def test_clients_that_send_posteriors_train_the_same_prior():
+    model = functional(MLP(2, (3,), 1, activation="tanh"))
+    task = make_task(
+        make_batch(torch.randn(TASKS, 4, 2), torch.randn(TASKS, 4)),
+        make_batch(torch.randn(TASKS, 3, 2), torch.randn(TASKS, 3)),
+    )
+    cfg = Config(inner_steps=2, samples=3)
+    learner = gem.build(model, squared, cfg)
+    state = learner.init(model.params)
+    noise = train_noise(learner.noise, TASKS, generator(1))
+    delta, _ = learner.meta_grad(state, task, noise)
+    client, server = local_posterior(model, squared, cfg), merge_posteriors(cfg)
+    sent = [client(state, *take((task, noise), slice(i, i + 1))) for i in range(TASKS)]
+    for part in sent:
+        check_posteriors(state, part)
+    summed = tree_map(lambda *parts: sum(parts), *(server(state, part) for part in sent))
+    for left, right in zip(leaves(summed), leaves(delta), strict=True):
+        torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-12)
+
+
+def test_a_bad_posterior_is_refused_by_name():
+    model, mean, log_sd = linear()
+    state = gem.build(model, squared, Config()).init(model.params)
+    good = exact(mean, log_sd, tasks().support)
+    short = tree_map(lambda leaf: leaf[..., :2], good)
+    with pytest.raises(InputError, match="client 7"):
+        check_posteriors(state, Posteriors(good, short), "client 7")
+    wrong = good._replace(mean={"weight": good.mean["weight"] * float("nan")})
+    with pytest.raises(InputError, match="finite"):
+        check_posteriors(state, Posteriors(wrong, good))
+    with pytest.raises(InputError, match="positive noise"):
+        gem.build(model, squared, Config(noise=0.0))
+    with pytest.raises(InputError, match="all fast"):
+        gem.build(functional(MLP(1, (2,), 1), fast="head.*"), squared)
