@@ -16,6 +16,7 @@ PAGES = {
     "imaml": ["imaml"],
     "meta_sgd": ["meta_sgd"],
     "empirical_bayes": ["empirical_bayes"],
+    "gem": ["gem_bml", "gem_bml_plus"],
 }
 NO_RESULTS = "No results have been committed yet.\n"
 
