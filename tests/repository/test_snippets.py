@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 import torch
 
-from warmstart.core import Learner, adapt, make_batch
+from warmstart.core import Learner, adapt, make_batch, make_task
+from warmstart.engine.meta import predict_stack
 from warmstart.models.mlp import MLP, seeded
 from warmstart.tasks.images import as_batch
 from warmstart.training.train import Plan
@@ -30,8 +31,8 @@ def sines(tasks, rows):
 
 def error(learner, state, x, y, steps):
     """Mean squared error on the rows that were adapted to."""
-    adapted = adapt(learner, state, make_batch(x, y), torch.zeros(0), steps=steps)
-    return (learner.predict(state, adapted, x, ()).mean - y).square().mean()
+    task = make_task(make_batch(x[None], y[None]), make_batch(x[None], y[None]))
+    return (predict_stack(learner, state, task, steps=steps).mean - y).square().mean()
 
 
 @pytest.mark.parametrize("page", METHODS, ids=lambda page: page.stem)
