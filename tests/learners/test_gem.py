@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributions import MultivariateNormal
 
 from warmstart.core import InputError, functional, make_batch, make_task
-from warmstart.core.trees import leaves, take, tree_map
+from warmstart.core.trees import leaves, pack, take, tree_map
 from warmstart.engine.noise import generator, train_noise
 from warmstart.learners import gem, reptile
 from warmstart.learners.gem import Config, Posteriors, check_posteriors, local_posterior, merge_posteriors
@@ -24,8 +24,8 @@ INPUTS, TASKS, NOISE = 3, 4, 0.6
 def linear():
     """y = w x, and a prior over w that is the same for no two directions."""
     model = functional(nn.Linear(INPUTS, 1, bias=False))
-    mean = {"weight": torch.tensor([[0.4, -1.0, 0.2]])}
-    log_sd = {"weight": torch.tensor([[-0.3, 0.2, -0.8]])}
+    mean = torch.tensor([0.4, -1.0, 0.2])
+    log_sd = torch.tensor([-0.3, 0.2, -0.8])
     return model, mean, log_sd
 
 
@@ -39,20 +39,17 @@ def tasks(repeats=2):
 
 def exact(mean, log_sd, batch):
     """The posterior of one stack of linear tasks."""
-    precision = torch.exp(-2 * log_sd["weight"]) + (batch.x**2).sum(1, keepdim=True) / NOISE**2
-    pull = (
-        torch.exp(-2 * log_sd["weight"]) * mean["weight"]
-        + (batch.x * batch.y[..., None]).sum(1, keepdim=True) / NOISE**2
-    )
-    return Gaussian({"weight": pull / precision}, {"weight": -0.5 * precision.log()})
+    precision = torch.exp(-2 * log_sd) + (batch.x**2).sum(1) / NOISE**2
+    pull = torch.exp(-2 * log_sd) * mean + (batch.x * batch.y[..., None]).sum(1) / NOISE**2
+    return Gaussian(pull / precision, -0.5 * precision.log())
 
 
 def log_marginal(mean, log_sd, batch):
     """Sum over tasks of log N(y; x m, x S x' + noise)."""
     total = torch.zeros(())
     for x, y in zip(batch.x, batch.y, strict=True):
-        covariance = x @ torch.diag(torch.exp(2 * log_sd["weight"][0])) @ x.T + NOISE**2 * torch.eye(len(x))
-        total = total + MultivariateNormal(x @ mean["weight"][0], covariance).log_prob(y)
+        covariance = x @ torch.diag(torch.exp(2 * log_sd)) @ x.T + NOISE**2 * torch.eye(len(x))
+        total = total + MultivariateNormal(x @ mean, covariance).log_prob(y)
     return total
 
 
@@ -78,18 +75,16 @@ def test_with_exact_posteriors_the_gradient_is_that_of_the_objective(plus):
     delta = merge_posteriors(cfg)(state, found)
     slopes = torch.func.grad(objective(plus, task), argnums=(0, 1))(mean, log_sd)
     for part, slope in zip(("mean", "log_sd"), slopes, strict=True):
-        torch.testing.assert_close(-delta.grad[part]["weight"], slope["weight"], rtol=1e-8, atol=1e-10)
+        torch.testing.assert_close(-delta.grad[part], slope, rtol=1e-8, atol=1e-10)
     natural = merge_posteriors(replace(cfg, natural=True))(state, found)
-    torch.testing.assert_close(
-        natural.grad["mean"]["weight"], delta.grad["mean"]["weight"] * torch.exp(2 * log_sd["weight"])
-    )
-    torch.testing.assert_close(natural.grad["log_sd"]["weight"], delta.grad["log_sd"]["weight"] / 2)
+    torch.testing.assert_close(natural.grad["mean"], delta.grad["mean"] * torch.exp(2 * log_sd))
+    torch.testing.assert_close(natural.grad["log_sd"], delta.grad["log_sd"] / 2)
 
 
 def spread(steps, lead):
     """Draws whose mean and covariance are those of a standard normal exactly: +- sqrt(d) along every axis."""
-    points = math.sqrt(INPUTS) * torch.cat([torch.eye(INPUTS), -torch.eye(INPUTS)])[:, None, :]
-    return {"weight": points.expand(*lead, steps, 2 * INPUTS, 1, INPUTS)}
+    points = math.sqrt(INPUTS) * torch.cat([torch.eye(INPUTS), -torch.eye(INPUTS)])
+    return points.expand(*lead, steps, 2 * INPUTS, INPUTS)
 
 
 @pytest.mark.parametrize("joint", [True, False], ids=["joint", "sequential"])
@@ -107,7 +102,7 @@ def test_inner_loops_that_converge_give_the_exact_gradient(joint):
     delta, _ = learner.meta_grad(state, task, noise)
     slopes = torch.func.grad(objective(True, task), argnums=(0, 1))(mean, log_sd)
     for part, slope in zip(("mean", "log_sd"), slopes, strict=True):
-        torch.testing.assert_close(-delta.grad[part]["weight"], slope["weight"], rtol=1e-6, atol=1e-7)
+        torch.testing.assert_close(-delta.grad[part], slope, rtol=1e-6, atol=1e-7)
 
 
 def test_the_bound_of_the_query_is_the_difference_of_two():
@@ -141,21 +136,20 @@ def test_a_delta_posterior_is_reptile():
         model, squared, reptile.Config(inner_lr=0.01 * 2 * rows, inner_steps=3, inner="sgd", outer_lr=0.3)
     )
     expected, _ = other.meta_grad(other.init(model.params), task, ())
-    for name, value in expected.grad.items():
-        torch.testing.assert_close(delta.grad["mean"][name], value, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(delta.grad["mean"], pack(expected.grad), rtol=1e-10, atol=1e-12)
 
 
 def test_a_delta_prior_is_joint_training():
     model, mean, _ = linear()
-    log_sd = {"weight": torch.full((1, INPUTS), math.log(1e-3))}
+    log_sd = torch.full((INPUTS,), math.log(1e-3))
     task = tasks()
     state = gem.build(model, squared, Config()).init(model.params)._replace(theta={"mean": mean, "log_sd": log_sd})
     found = Posteriors(exact(mean, log_sd, task.support), exact(mean, log_sd, both(task)))
     delta = merge_posteriors(Config(plus=False, natural=False))(state, found)
     rows = both(task)
-    residual = rows.y - (rows.x * mean["weight"]).sum(-1)
+    residual = rows.y - (rows.x * mean).sum(-1)
     slope = (residual[..., None] * rows.x).sum((0, 1)) / NOISE**2
-    torch.testing.assert_close(-delta.grad["mean"]["weight"][0], slope, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(-delta.grad["mean"], slope, rtol=1e-4, atol=1e-4)
 
 
 def test_clients_that_send_posteriors_train_the_same_prior():
@@ -185,7 +179,7 @@ def test_a_bad_posterior_is_refused_by_name():
     short = tree_map(lambda leaf: leaf[..., :2], good)
     with pytest.raises(InputError, match="client 7"):
         check_posteriors(state, Posteriors(good, short), "client 7")
-    wrong = good._replace(mean={"weight": good.mean["weight"] * float("nan")})
+    wrong = good._replace(mean=good.mean * float("nan"))
     with pytest.raises(InputError, match="finite"):
         check_posteriors(state, Posteriors(wrong, good))
     with pytest.raises(InputError, match="positive noise"):

@@ -125,6 +125,22 @@ def expand(tree: Tree, count: int) -> Tree:
     return tree_map(lambda leaf: leaf.expand(count, *leaf.shape), tree)
 
 
+def pack(tree: Tree) -> Tensor:
+    """All leaves in one vector."""
+    return torch.cat([leaf.reshape(-1) for leaf in leaves(tree)])
+
+
+def unpack(vector: Tensor, like: Tree) -> Tree:
+    """The tree that was packed, from one like it.
+
+    >>> unpack(torch.arange(3.0), {"a": torch.zeros(1), "b": torch.zeros(2)})["b"]
+    tensor([1., 2.])
+    """
+    parts, structure = flatten(like)
+    pieces = torch.split_with_sizes(vector, [part.numel() for part in parts])
+    return unflatten([piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)], structure)
+
+
 def sum_tasks(tree: Tree) -> Tree:
     """A stack summed over its tasks: joined first, so that it is one sum however many leaves there are."""
     parts, structure = flatten(tree)

@@ -6,7 +6,8 @@
 
 By the gradient-EM theorem g is the gradient of the objective when the posteriors are exact. For mean-field
 Gaussians it is in closed form (`maths.mean_field.expected_score`), so a meta-update needs posteriors, not data:
-`local_posterior` is what a client computes, `merge_posteriors` what a server does with what it is sent.
+`local_posterior` is what a client computes, `merge_posteriors` what a server does with what it is sent. All
+parameters lie in one vector, so that a step is few operations.
 
 Zou and Lu, 2020. Differs from the paper: see docs/methods/gem.md.
 """
@@ -34,14 +35,14 @@ from warmstart.core import (
     Tree,
     task_log_likelihood,
 )
-from warmstart.core.trees import expand, named_leaves, sum_tasks, tree_map
+from warmstart.core.trees import expand, named_leaves, pack, sum_tasks, tree_map, unpack
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last
 from warmstart.maths.mean_field import Gaussian, around, bounded, draw, expected_score
 from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, Info, State, outer
 from warmstart.maths.predictive import predictive
-from warmstart.maths.variational import Inner, inference, shapes
+from warmstart.maths.variational import Inference, Inner, inference
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,16 @@ def prior_of(state: State) -> Gaussian:
     return bounded(Gaussian(state.theta["mean"], state.theta["log_sd"]))
 
 
+def _inference(model: Model, likelihood: Likelihood, cfg: Config) -> Inference:
+    log_likelihood = task_log_likelihood(model, likelihood, cfg.noise)
+    return inference(
+        lambda vector, batch: log_likelihood(unpack(vector, model.params), batch), named(cfg.inner), cfg.kl_weight
+    )
+
+
 def local_posterior(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Local:
     """(State, stack of tasks, noise) -> Posteriors [t]: all that leaves a client."""
-    infer = inference(task_log_likelihood(model, likelihood, cfg.noise), named(cfg.inner), cfg.kl_weight)
+    infer = _inference(model, likelihood, cfg)
 
     def towards(prior: Gaussian, inner: Inner, batch: Batch, noise: Tree) -> Inner:
         return infer.step(prior, inner, batch, noise, cfg.inner_lr)
@@ -158,12 +166,12 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     if min(cfg.noise, cfg.sd) <= 0 or min(cfg.samples, cfg.predictions, cfg.inner_steps) < 1:
         raise InputError("positive noise, sd, samples, predictions and inner_steps", f"{cfg}", "raise what is zero")
     log_likelihood = task_log_likelihood(model, likelihood, cfg.noise)
-    infer = inference(log_likelihood, named(cfg.inner), cfg.kl_weight)
+    infer = _inference(model, likelihood, cfg)
     out = outer(cfg.outer_lr, cfg.outer_decay)
     local, merge = local_posterior(model, likelihood, cfg, stage), merge_posteriors(cfg, stage)
 
     def init(params: Params) -> State:
-        prior = around(params, cfg.sd)
+        prior = around(pack(params), cfg.sd)
         return out.init({"mean": prior.mean, "log_sd": prior.log_sd})
 
     def start(state: State, descriptor: Tree) -> Inner:
@@ -176,12 +184,13 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         return inner.q
 
     def predict(state: State, adapted: Gaussian, x: Tree, noise: Tree) -> Prediction:
-        return predictive(model, likelihood, draw(adapted, noise), x, cfg.noise)
+        draws = vmap(lambda vector: unpack(vector, model.params))(draw(adapted, noise))
+        return predictive(model, likelihood, draws, x, cfg.noise)
 
     def judge(nothing: Tree, shown: Gaussian, query: Batch, noise: Tree) -> Tensor:
         """Minus the mean log likelihood of the query rows at draws from the support's posterior."""
         weight = (query.w * query.mask).sum()
-        fits: Tensor = vmap(lambda drawn: log_likelihood(draw(shown, drawn), query))(noise)
+        fits: Tensor = vmap(lambda drawn: log_likelihood(unpack(draw(shown, drawn), model.params), query))(noise)
         return -fits.mean() / torch.where(weight > 0, weight, 1.0)
 
     judged = stage.stack(judge)
@@ -191,9 +200,10 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         drawn = tree_map(lambda leaf: leaf[:, 0], noise["query"])
         return merge(state, found), Info(judged((), found.support, tasks.query, drawn).sum(0))
 
+    count = sum(value.numel() for value in model.params.values())
     asked = Noise(
-        train={part: shapes(model.params, cfg.inner_steps, cfg.samples) for part in ("support", "query")},
-        step=shapes(model.params, cfg.samples),
-        predict=shapes(model.params, cfg.predictions),
+        train={part: torch.Size((cfg.inner_steps, cfg.samples, count)) for part in ("support", "query")},
+        step=torch.Size((cfg.samples, count)),
+        predict=torch.Size((cfg.predictions, count)),
     )
     return Learner(init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps, noise=asked)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from warmstart.core import InputError
-from warmstart.core.trees import Tree, flatten, leaves, tree_map, unflatten, zeros_like
+from warmstart.core.trees import Tree, pack, tree_map, unpack, zeros_like
 
 
 class Optimiser(NamedTuple):
@@ -64,13 +64,12 @@ def adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, weight_decay: fl
     """
 
     def init(params: Tree) -> AdamState:
-        flat = torch.zeros_like(torch.cat([leaf.reshape(-1) for leaf in leaves(params)]))
+        flat = torch.zeros_like(pack(params))
         none = flat.new_zeros(())
         return AdamState(none, none.clone(), none.clone(), flat, flat.clone())
 
     def update(params: Tree, grads: Tree, state: AdamState, lr: Any) -> tuple[Tree, AdamState]:
-        parts, structure = flatten(grads)
-        g = torch.cat([part.reshape(-1) for part in parts])
+        g = pack(grads)
         m = torch.lerp(state.m, g, 1 - b1)
         v = torch.addcmul(b2 * state.v, g, g, value=1 - b2)
         c1, c2 = b1 * state.c1 + (1 - b1), b2 * state.c2 + (1 - b2)
@@ -78,8 +77,7 @@ def adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, weight_decay: fl
         # the tiny number keeps the derivative finite where a gradient is exactly zero
         root = c2.sqrt()
         step = m * (root / c1) / ((v + 1e-30).sqrt() + eps * root)
-        pieces = torch.split_with_sizes(step, [part.numel() for part in parts])
-        direction = unflatten([d.reshape(part.shape) for d, part in zip(pieces, parts, strict=True)], structure)
+        direction = unpack(step, grads)
         if weight_decay:
             direction = tree_map(lambda d, p: d + weight_decay * p, direction, params)
         return descend(params, direction, lr), AdamState(state.done + 1, c1, c2, m, v)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from warmstart.core.trees import Tree, flatten, unflatten
+from warmstart.core.trees import Tree, pack, unpack
 from warmstart.maths.optim import AdamState, adam, cosine
 
 
@@ -50,9 +50,7 @@ def outer(lr: float, decay: int = 0, weight_decay: float = 0.0, clip: float = CL
 
 def clipped(total: Tree, count: Tensor, limit: float) -> Tree:
     """total / count, shortened to norm `limit`; zero when it is not finite."""
-    parts, structure = flatten(total)
-    flat = torch.cat([part.reshape(-1) for part in parts])
+    flat = pack(total)
     norm = (flat * flat).sum().sqrt() / count
     factor = torch.where(torch.isfinite(norm), (limit / norm.clamp(min=1e-30)).clamp(max=1.0), 0.0) / count
-    pieces = torch.split_with_sizes(torch.nan_to_num(flat, 0.0, 0.0, 0.0) * factor, [part.numel() for part in parts])
-    return unflatten([piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)], structure)
+    return unpack(torch.nan_to_num(flat, 0.0, 0.0, 0.0) * factor, total)

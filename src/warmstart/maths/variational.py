@@ -31,7 +31,7 @@ class Inference(NamedTuple):
 
 
 def inference(
-    log_likelihood: Callable[[Params, Batch], Tensor], optimiser: Optimiser, kl_weight: float = 1.0
+    log_likelihood: Callable[[Any, Batch], Tensor], optimiser: Optimiser, kl_weight: float = 1.0
 ) -> Inference:
     """Noise leads with an axis of draws."""
 
