@@ -4,10 +4,12 @@ import xml.etree.ElementTree as ElementTree
 import matplotlib as mpl
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.isotonic import IsotonicRegression
 
+from warmstart.metrics.calibration import Reliability
 from warmstart.report import Interval, make_row
 from warmstart.report.figures import (
     Adaptation,
@@ -18,9 +20,10 @@ from warmstart.report.figures import (
     error_curves,
     group_bars,
     learning_curve,
+    reliability,
     scatters,
 )
-from warmstart.report.svg import COLOURS, GREYS, looks, spread
+from warmstart.report.svg import COLOURS, GREYS, MUTED, looks, spread
 
 SVG = "{http://www.w3.org/2000/svg}"
 HOSTILE = ['"><b>', "<script>1</script>", "$\\frac{x$", "_hidden", "数量", "a & \"b\" 'c'"]
@@ -40,6 +43,15 @@ def lines(svg, colour):
     return [np.array(re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", path), dtype=float) for path in styled]
 
 
+def boxes(svg, colour):
+    """The corners of every bar that is filled with this colour."""
+    return [
+        np.array(re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", node.get("d")), dtype=float)
+        for node in ElementTree.fromstring(svg).iter(f"{SVG}path")
+        if f"fill: {colour}" in (node.get("style") or "") and node.get("clip-path")
+    ]
+
+
 def example_curves():
     rows = [make_row("maml", {"support": k}, "mse", {0: [e, e + 0.1]}) for k, e in ((5, 0.4), (0, 0.9), (20, 0.1))]
     rows += [make_row("mean", {"support": k}, "mse", {0: 1.0}) for k in (0, 5, 20)]
@@ -50,12 +62,14 @@ LINE = Curve([0, 1, 5], [3.0, 2.0, 1.0], [2.5, 1.5, 0.5], [3.5, 2.5, 1.5])
 TASK = Adaptation("", [0, 1, 2], [1, 2, 1], [0.5], [1.5], Curve([0, 2], [0, 0]), Curve([0, 2], [1, 1], [0, 0], [2, 2]))
 PAIR = ([0.0, 1.0], [0.5, 0.5])
 BARS = [Interval(1, 0, 2), Interval(2, 1, 3)]
+BINS = Reliability(*map(np.array, ([np.nan, 0.4, 0.6, 0.9], [np.nan, 0.3, 0.7, 0.8], [0.0, 10.0, 30.0, 60.0])))
 FIGURES = {
     "error_curves": lambda a, b: error_curves({a: LINE, b: LINE}, optimum=LINE, floor=0.5, x_label=a, y_label=b),
     "group_bars": lambda a, b: group_bars([a, b], {a: BARS, b: BARS}, x_label=a, y_label=b),
     "adaptations": lambda a, b: adaptations([TASK._replace(title=name) for name in (a, b)], x_label=a, y_label=b),
     "scatters": lambda a, b: scatters({a: {b: PAIR, a: PAIR}, b: {a: PAIR}}, unit=a),
     "calibration": lambda a, b: calibration([0.5, 0.9], {a: [0.4, 0.8], b: [0.6, 0.95]}),
+    "reliability": lambda a, b: reliability({a: BINS, b: BINS}),
     "learning_curve": lambda a, b: learning_curve({a: LINE, b: LINE}, chosen=1, x_label=a, y_label=b),
 }
 
@@ -93,12 +107,7 @@ def test_a_method_far_off_does_not_flatten_the_others():
 
 def test_bars_are_as_tall_as_their_means():
     drawn = group_bars(["few", "many"], {"m": [Interval(1.0, 0.5, 1.5), Interval(3.0, 2.0, 4.0)]}, y_label="mse")
-    boxes = [
-        np.array(re.findall(r"[ML] (-?[\d.]+) (-?[\d.]+)", node.get("d")), dtype=float)
-        for node in ElementTree.fromstring(drawn).iter(f"{SVG}path")
-        if f"fill: {COLOURS[0]}" in (node.get("style") or "") and node.get("clip-path")
-    ]
-    heights = [np.ptp(box[:, 1]) for box in boxes]
+    heights = [np.ptp(box[:, 1]) for box in boxes(drawn, COLOURS[0])]
     assert len(heights) == 2 and heights[1] / heights[0] == pytest.approx(3.0, rel=1e-2)
     assert {"few", "many", "m", "mse"} <= set(texts(drawn))
 
@@ -115,6 +124,25 @@ def test_an_interval_is_promised_only_where_one_is_drawn():
     assert "after, 95 % interval" not in texts(adaptations([bare])) and "after the samples" in texts(
         adaptations([bare])
     )
+
+
+def test_reliability_is_drawn_where_its_numbers_are():
+    drawn = reliability({"m": BINS})
+    (path,) = [path for path in lines(drawn, COLOURS[0]) if len(path) == 3 and np.ptp(path[:, 1])]
+    (diagonal,) = [path for path in lines(drawn, MUTED) if len(path) == 2 and (path[0] != path[1]).all()]
+    side = diagonal[1] - diagonal[0]  # svg units from 0 to 1; y runs downwards
+    assert side[0] == pytest.approx(-side[1], rel=1e-3)
+    assert (path - diagonal[0]) / side == pytest.approx(np.array([[0.4, 0.3], [0.6, 0.7], [0.9, 0.8]]), abs=2e-3)
+    heights = [np.ptp(box[:, 1]) for box in boxes(drawn, COLOURS[0])]
+    assert np.array(heights) / heights[-1] == pytest.approx([0, 1 / 6, 1 / 2, 1], abs=2e-2)
+    assert {"accuracy", "confidence", "rows", "m", "100%"} <= set(texts(drawn))
+
+
+def test_reliability_of_probabilities_that_are_torch_tensors_or_empty():
+    found = Reliability(*map(torch.from_numpy, BINS))
+    assert reliability({"m": found}) == reliability({"m": BINS})
+    nothing = Reliability(np.full(4, np.nan), np.full(4, np.nan), np.zeros(4))
+    assert "m" in texts(reliability({"m": nothing})) and "confidence" in texts(reliability({}))
 
 
 def test_the_chosen_step_is_told():

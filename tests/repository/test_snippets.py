@@ -10,10 +10,11 @@ import torch
 
 from warmstart.core import Learner, adapt, make_batch
 from warmstart.models.mlp import MLP, seeded
+from warmstart.tasks.images import as_batch
 from warmstart.training.train import Plan
 
 ROOT = Path(__file__).parents[2]
-METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem != "index")
+METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem not in ("index", "protonet"))
 
 
 def blocks(page, heading=""):
@@ -45,6 +46,18 @@ def test_method_pages_build_learners_that_adapt(page):
     for learner in built:
         state = learner.init(names["model"].params)
         assert error(learner, state, x[0], y[0], learner.steps) < error(learner, state, x[0], y[0], 0)
+
+
+def test_the_page_of_prototypical_networks_builds_a_learner_of_pictures():
+    (snippet,) = blocks("docs/methods/protonet.md")
+    names = {}
+    with seeded(0):
+        exec(snippet, names)
+    learner, pixels, label = names["learner"], torch.rand(6, 1, 28, 28), torch.arange(6) % 3
+    shown = as_batch(pixels, label)
+    state = learner.init(names["model"].params)
+    chance = learner.predict(state, adapt(learner, state, shown, torch.zeros(0)), shown.x, ()).mean
+    assert chance.shape == (6, 20) and (chance[:, 3:] == 0).all() and (chance.argmax(-1) == label).all()
 
 
 def test_readme_example_for_tables_runs(tmp_path, monkeypatch, capsys):

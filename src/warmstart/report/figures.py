@@ -12,8 +12,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
+from matplotlib.ticker import PercentFormatter
 from numpy.typing import ArrayLike
 
+from warmstart.metrics.calibration import Reliability
 from warmstart.report.rows import Interval, Row
 from warmstart.report.svg import COLOURS, INK, MUTED, Look, canvas, label_ends, legend, looks, shorten, to_svg
 
@@ -181,6 +183,42 @@ def calibration(levels: ArrayLike, coverage: Mapping[str, ArrayLike], style: Map
         axes.text(0.97, 0.05, "too narrow", color=MUTED, fontsize=8, ha="right")
         legend(figure, chosen, columns=2)
         return to_svg(figure, f"Calibration of the intervals of {', '.join(coverage)}")
+
+
+def reliability(found: Mapping[str, Reliability], style: Mapping[str, Look] | None = None) -> str:
+    """Accuracy against confidence, on the diagonal when probabilities mean what they say; below, where the rows lie."""
+    with canvas(4.2, 5.55, 2, 1, sharex=True, height_ratios=(4, 1)) as (figure, grid):
+        axes, below = grid[:, 0]
+        axes.plot([0, 1], [0, 1], color=MUTED, lw=1.0, linestyle=(0, (1, 1.5)))
+        chosen = _looks(found, style)
+        for i, (name, look) in enumerate(chosen.items()):
+            confidence, accuracy, count = (np.asarray(part, dtype=float) for part in found[name])
+            used = count > 0
+            axes.plot(
+                confidence[used],
+                accuracy[used],
+                color=look.colour,
+                ls=look.dash,
+                marker=look.marker,
+                mec="white",
+                mew=0.5,
+            )
+            bin_width = 1 / max(len(count), 1)
+            width = 0.8 * bin_width / len(chosen)
+            place = bin_width * (np.arange(len(count)) + 0.1) + width * (i + 0.5)
+            below.bar(place, count / (count.sum() or 1.0), width, color=look.colour)
+        ticks = (0, 0.25, 0.5, 0.75, 1)
+        shares = [f"{tick:.0%}" for tick in ticks]
+        axes.set_xticks(ticks, shares)
+        axes.set_yticks(ticks, shares)
+        below.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+        below.locator_params(axis="y", nbins=3)
+        axes.set(xlim=(0, 1), ylim=(0, 1), ylabel="accuracy", box_aspect=1)
+        below.set(xlabel="confidence", ylabel="rows")
+        axes.text(0.03, 0.95, "too modest", color=MUTED, fontsize=8, va="top")
+        axes.text(0.97, 0.05, "too sure", color=MUTED, fontsize=8, ha="right")
+        legend(figure, chosen, columns=2)
+        return to_svg(figure, f"Reliability diagram of the class probabilities of {', '.join(found)}")
 
 
 def learning_curve(

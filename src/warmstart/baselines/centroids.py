@@ -1,0 +1,90 @@
+"""Class means and how near rows are to them: what the picture baselines and prototypical networks share.
+
+Functions take the rows of one task [n, d] or of a stack [*t, n, d].
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from warmstart.core import Batch, mean_loss
+from warmstart.models.likelihoods import multiclass
+
+WIDEST = 1e4  # a sharpness between 1 / WIDEST and WIDEST, in units of the scores' spread
+
+
+class Sums(NamedTuple):
+    """Rows seen so far, by class: sums add up, so that later rows can be added."""
+
+    total: Tensor  # [*t, classes, d]
+    weight: Tensor  # [*t, classes]
+
+
+def nothing(classes: int, like: Tensor) -> Sums:
+    """Before any row. One column, which broadcasts to as many as the first rows have."""
+    return Sums(like.new_zeros(classes, 1), like.new_zeros(classes))
+
+
+def observe(sums: Sums, rows: Tensor, batch: Batch) -> Sums:
+    """With these rows [*t, n, d], each counted by its weight."""
+    member = of_class(batch.y, sums.weight.shape[-1]).to(rows.dtype) * (batch.w * batch.mask).unsqueeze(-1)
+    return Sums(sums.total + member.mT @ rows, sums.weight + member.sum(-2))
+
+
+def of_class(y: Tensor, classes: int) -> Tensor:
+    """[*t, n, classes] whether a row is of a class; F.one_hot fails under vmap."""
+    return y.long().unsqueeze(-1) == torch.arange(classes, device=y.device)
+
+
+def means(sums: Sums) -> Tensor:
+    """[*t, classes, d]; zero for a class without a row."""
+    return sums.total / torch.where(sums.weight > 0, sums.weight, 1.0).unsqueeze(-1)
+
+
+def nearness(rows: Tensor, centres: Tensor) -> Tensor:
+    """[*t, n, classes]: -|row - centre|^2 + |row|^2. What all classes share is left out: no softmax sees it."""
+    centres = centres.expand(*centres.shape[:-1], rows.shape[-1])
+    return 2 * rows @ centres.mT - (centres**2).sum(-1).unsqueeze(-2)
+
+
+def among_seen(scores: Tensor, seen: Tensor) -> Tensor:
+    """-inf for a class that showed no row: its probability is 0. As they were where no class showed one."""
+    allowed = seen | ~seen.any(-1, keepdim=True)
+    return torch.where(allowed.unsqueeze(-2), scores, -torch.inf)
+
+
+def cross_entropy(scores: Tensor, batch: Batch) -> Tensor:
+    """The mean over a task's rows; those of a class with probability 0 are left out, for they teach nothing."""
+    rows = multiclass.loss(scores, batch.y)
+    known = rows != torch.inf  # NaN stays, to be seen
+    return mean_loss(torch.where(known, rows, 0.0), batch._replace(mask=batch.mask * known))
+
+
+def sharpness(scores: Tensor, batch: Batch) -> float:
+    """The factor b that makes softmax(b scores) likeliest, 1 / temperature, of a stack.
+
+    The loss is convex in b with slope mean(E_p[score] - score of y), so its zero is found by bisection.
+    """
+    finite = scores.isfinite()
+    known = (finite & of_class(batch.y, scores.shape[-1])).any(-1)
+    weight = (batch.w * batch.mask * known).double()
+    safe = torch.where(finite, scores, 0.0).double()
+    label = batch.y.long().clamp(0, scores.shape[-1] - 1).unsqueeze(-1)
+    own = safe.gather(-1, label).squeeze(-1)
+    spread = float(safe[finite].std()) if int(finite.sum()) > 1 else 0.0
+    if not spread > 0 or not float(weight.sum()) > 0:
+        return 1.0
+
+    def slope(factor: float) -> float:
+        chance = torch.where(finite, factor * safe, -torch.inf).softmax(-1)
+        return float((((chance * safe).sum(-1) - own) * weight).sum())
+
+    low, high = -math.log(WIDEST), math.log(WIDEST)
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if slope(math.exp(middle) / spread) > 0 else (middle, high)
+    return math.exp((low + high) / 2) / spread
