@@ -1,6 +1,8 @@
 """Every test starts from the same settings: one thread, the default dtype, fixed seeds."""
 
+import os
 import random
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -27,3 +29,12 @@ def fresh_settings():
 def float64(fresh_settings):
     """Double precision for one test; `fresh_settings` takes it back."""
     torch.set_default_dtype(torch.float64)
+
+
+@pytest.fixture(scope="session")
+def shared_data():
+    """The folder of public datasets: WARMSTART_DATA, or shared/data beside the repository."""
+    folder = Path(os.environ.get("WARMSTART_DATA") or Path(__file__).parents[2] / "shared" / "data")
+    if not folder.is_dir():
+        pytest.skip(f"no public datasets in {folder}; set WARMSTART_DATA")
+    return folder

@@ -1,0 +1,128 @@
+"""Pictures from a folder with one sub-folder for each class, or from a flat folder without classes.
+
+A class is any folder that directly holds pictures, so `alphabet/character` folders work too; its
+name is its path below the one given. Everything is read in sorted order. Mixed sizes and modes are
+converted, and notes say what was done, each thing once.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from hashlib import blake2b
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from warmstart.core import InputError
+from warmstart.tasks.images import Images, make_images
+from warmstart.tasks.picture_file import SUFFIXES
+from warmstart.tasks.picture_stack import Broken, count_of, some_names, stack_pictures
+
+
+def read_folder(
+    path: str | Path, size: tuple[int, int] | None = None, colour: bool | None = None, broken: Broken = "refuse"
+) -> tuple[Images, list[str]]:
+    """The classes of a folder, and what was converted or left out.
+
+    `size` is (height, width); without it, or without `colour`, what most pictures have is taken.
+    """
+    root = _folder(path)
+    found, others = _walk(root)
+    if not found:
+        raise InputError(f"a sub-folder with pictures for each class in {root}", "no picture", "check the path")
+    if "." in found:
+        got = f"{found['.'][0].name} outside any"
+        raise InputError(f"every picture of {root} in a sub-folder, its class", got, "move or remove it")
+    stack = stack_pictures([file for name in sorted(found) for file in found[name]], size, colour, broken)
+    count = Counter(file.parent.relative_to(root).as_posix() for file in stack.files)
+    names = tuple(name for name in sorted(found) if count[name])
+    lost = [name for name in sorted(found) if not count[name]]
+    notes = [f"class {name} left out: none of its pictures can be read" for name in lost]
+    images = make_images(stack.pixels, torch.tensor([count[name] for name in names]), names)
+    return images, stack.notes + notes + _left_out(others)
+
+
+def read_pictures(
+    path: str | Path, shape: tuple[int, int, int], broken: Broken = "refuse"
+) -> tuple[Tensor, list[str], list[str]]:
+    """Pictures directly in a folder, or one file: uint8 [n, *shape], file names, notes.
+
+    `shape` is (channels, height, width), that of the classes they will be compared with.
+    """
+    channels, height, width = shape
+    if channels not in (1, 3):
+        raise InputError("1 channel, grey, or 3, colour", str(channels), "pass the shape of the classes' pictures")
+    single = Path(path)
+    found, others = ({".": [single]}, []) if single.is_file() else _walk(_folder(path), deep=False)
+    if not found:
+        raise InputError(f"pictures in {path}", "none", "check the path; sub-folders are not read")
+    stack = stack_pictures(found["."], (height, width), channels == 3, broken)
+    return stack.pixels, [file.name for file in stack.files], stack.notes + _left_out(others)
+
+
+def find_repeats(images: Images | Tensor) -> list[tuple[int, int]]:
+    """Pairs of rows (first, later) with identical pixels, in one class or in two; as read, after conversion."""
+    first: dict[bytes, int] = {}
+    seen = [(first.setdefault(key, row), row) for row, key in enumerate(_digests(images))]
+    return [(earlier, row) for earlier, row in seen if earlier != row]
+
+
+def same_pictures(a: Images | Tensor, b: Images | Tensor) -> list[tuple[int, int]]:
+    """Pairs (row of a, row of b) with identical pixels: what is shown may not be judged."""
+    one, other = (list(_pixels(images).shape[1:]) for images in (a, b))
+    if one != other:
+        raise InputError(f"pictures of shape {one} twice", str(other), "read both with one size and mode")
+    rows: dict[bytes, list[int]] = {}
+    for row, key in enumerate(_digests(a)):
+        rows.setdefault(key, []).append(row)
+    return [(mine, row) for row, key in enumerate(_digests(b)) for mine in rows.get(key, ())]
+
+
+def _pixels(images: Images | Tensor) -> Tensor:
+    return images.pixels if isinstance(images, Images) else images
+
+
+def _digests(images: Images | Tensor) -> list[bytes]:
+    return [blake2b(row.tobytes(), digest_size=16).digest() for row in _pixels(images).cpu().numpy()]
+
+
+def _folder(path: str | Path) -> Path:
+    root = Path(path)
+    if not root.is_dir():
+        raise InputError(f"a folder {root}", "a file" if root.exists() else "none there", "check the path")
+    return root
+
+
+def _walk(root: Path, deep: bool = True) -> tuple[dict[str, list[Path]], list[Path]]:
+    """Pictures by folder, and files that are none; hidden ones are passed over, linked folders read once."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"to read folder {error.filename}", error.strerror or str(error), "check its permissions")
+
+    found: dict[str, list[Path]] = {}
+    others: list[Path] = []
+    seen = {root.resolve()}
+    for place, folders, names in os.walk(root, onerror=refuse, followlinks=True):
+        here = Path(place)
+        fresh = []
+        for name in sorted(folders):
+            target = (here / name).resolve()
+            if deep and not name.startswith((".", "__MACOSX")) and target not in seen:
+                seen.add(target)
+                fresh.append(name)
+        folders[:] = fresh
+        shown = [here / name for name in sorted(names) if not name.startswith(".")]
+        # a dangling link is a broken picture; a pipe or a socket is none
+        pictures = [file for file in shown if file.suffix.lower() in SUFFIXES and (file.is_file() or file.is_symlink())]
+        others += [file for file in shown if file.suffix.lower() not in SUFFIXES]
+        if pictures:
+            found[here.relative_to(root).as_posix()] = pictures
+    return found, others
+
+
+def _left_out(others: Sequence[Path]) -> list[str]:
+    names = sorted(str(file) for file in others)
+    return [f"{count_of(len(names), 'file')} left out as no picture: {some_names(names)}"] if names else []
