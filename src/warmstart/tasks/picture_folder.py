@@ -23,11 +23,16 @@ from warmstart.tasks.picture_stack import Broken, count_of, some_names, stack_pi
 
 
 def read_folder(
-    path: str | Path, size: tuple[int, int] | None = None, colour: bool | None = None, broken: Broken = "refuse"
+    path: str | Path,
+    size: tuple[int, int] | None = None,
+    colour: bool | None = None,
+    broken: Broken = "refuse",
+    most: int | None = None,
 ) -> tuple[Images, list[str]]:
     """The classes of a folder, and what was converted or left out.
 
     `size` is (height, width); without it, or without `colour`, what most pictures have is taken.
+    A size that is taken so is shrunk until no side is beyond `most`.
     """
     root = _folder(path)
     found, others = _walk(root)
@@ -36,7 +41,7 @@ def read_folder(
     if "." in found:
         got = f"{found['.'][0].name} outside any"
         raise InputError(f"every picture of {root} in a sub-folder, its class", got, "move or remove it")
-    stack = stack_pictures([file for name in sorted(found) for file in found[name]], size, colour, broken)
+    stack = stack_pictures([file for name in sorted(found) for file in found[name]], size, colour, broken, most)
     count = Counter(file.parent.relative_to(root).as_posix() for file in stack.files)
     names = tuple(name for name in sorted(found) if count[name])
     lost = [name for name in sorted(found) if not count[name]]
