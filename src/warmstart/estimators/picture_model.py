@@ -142,8 +142,8 @@ class AdaptedPictures:
         among = {name: torch.cat([self.shown[name], own[name]]) for name in own}
         with torch.no_grad():
             said = take(self.learner.predict(self.state, self.adapted, among, ()), -1).mean
-        kept: Tensor = said[list(self.columns)]
-        return sharpen(kept, self.trained.sharpness)  # a head may have outputs for more classes than were shown
+        kept = said[: len(self.columns)]  # a head may have outputs for more classes than were shown
+        return sharpen(kept, self.trained.sharpness)[list(self.columns)]
 
 
 def adapt_pictures(trained: TrainedPictures, support: Images) -> AdaptedPictures:
