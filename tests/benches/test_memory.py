@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from warmstart.benches import memory
-from warmstart.benches.memory import WAYS, LiveBytes, peak, run, sections
+from warmstart.benches.memory import WAYS, peak, run, sections
+from warmstart.engine.memory import LiveBytes
 
 CPU = torch.device("cpu")
 

@@ -6,21 +6,9 @@ import pytest
 import torch
 
 from warmstart.benches import meta_step, peers
-from warmstart.benches.meta_step import (
-    FIRST,
-    RATIO,
-    TIME,
-    WORKLOADS,
-    batches,
-    first_call,
-    network,
-    run,
-    sections,
-    stepwise,
-    ways,
-    whole,
-)
+from warmstart.benches.meta_step import WORKLOADS, batches, network, run, sections, ways
 from warmstart.benches.timing import Plan
+from warmstart.benches.updates import FIRST, RATIO, TIME, first_call, stepwise, whole
 from warmstart.core import functional
 from warmstart.engine.stage import PLAIN, TRACED
 from warmstart.report import load, save
@@ -98,4 +86,6 @@ def test_batches_differ_so_that_nothing_can_be_kept_from_the_last():
 
 def test_a_first_call_is_timed_by_the_names_of_a_workload_and_a_way():
     assert set(ways(CPU)) == {"plain", "traced", "compiled", "traced whole", "compiled whole"}
-    assert first_call("maml, 1 step", "traced", "cpu") > 5 * first_call("maml, 1 step", "plain", "cpu")
+    assert first_call("meta_step", "maml, 1 step", "traced", "cpu") > 5 * first_call(
+        "meta_step", "maml, 1 step", "plain", "cpu"
+    )

@@ -7,7 +7,7 @@ from torch.func import vmap
 
 from warmstart.core import functional, make_batch, task_loss
 from warmstart.core.trees import flatten, leaves, tree_map
-from warmstart.engine.stage import PLAIN, TRACED, over_tasks, signature
+from warmstart.engine.stage import LOOPED, PLAIN, TRACED, over_tasks, signature
 from warmstart.models.likelihoods import squared
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -36,15 +36,16 @@ def arguments(tasks=3, rows=4):
 
 
 def compare(args, fn=step):
-    """Traced `stack` and `differentiate` against the plain ones, with a cotangent of uneven entries."""
+    """Traced and looped `stack` and `differentiate` against the plain ones, with a cotangent of uneven entries."""
     reference = PLAIN.differentiate(fn)
     expected, saved = reference.forward(*args)
-    check(TRACED.stack(fn)(*args), expected)
-    forward, backward = TRACED.differentiate(fn)
-    result, mine = forward(*args)
-    check(result, expected)
     cotangent = tree_map(torch.randn_like, expected)
-    check(backward(mine, cotangent), reference.backward(saved, cotangent))
+    for stage in (TRACED, LOOPED):
+        check(stage.stack(fn)(*args), expected)
+        forward, backward = stage.differentiate(fn)
+        result, mine = forward(*args)
+        check(result, expected)
+        check(backward(mine, cotangent), reference.backward(saved, cotangent))
 
 
 def test_plain_is_vmap_and_vjp():

@@ -20,7 +20,7 @@ from warmstart.engine.capture import capture
 from warmstart.engine.files import finite, read_tensors, write_tensors
 from warmstart.engine.meta import Feed, meta_update, predict_stack, sum_meta_grad
 from warmstart.engine.noise import adapt_noise, generator, train_noise
-from warmstart.engine.stage import COMPILED, PLAIN, TRACED
+from warmstart.engine.stage import COMPILED, LOOPED, PLAIN, TRACED
 from warmstart.learners import empirical_bayes, imaml, maml, meta_sgd, pretrain, reptile, scratch
 from warmstart.models.likelihoods import binary, multiclass, squared
 from warmstart.models.mlp import MLP
@@ -298,6 +298,11 @@ def stages_agree(case, likelihood, stage):
 @once
 def test_traced_is_plain(case, likelihood):
     stages_agree(case, likelihood, TRACED)
+
+
+@once
+def test_looped_is_plain(case, likelihood):
+    stages_agree(case, likelihood, LOOPED)
 
 
 @pytest.mark.parametrize("id", ["maml", "reptile"])

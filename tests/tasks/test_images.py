@@ -141,3 +141,11 @@ def test_gather_divides_by_255_and_blanks_masked_rows(float64):
     assert batch.x["pixels"][0, 1].eq(0).all() and batch.y.tolist() == [[1, 0]]
     assert batch.x["real"].tolist() == batch.mask.tolist() == [[1, 0]]
     assert as_batch(batch.x["pixels"], label).mask.tolist() == [[1, 1]]
+
+
+def test_what_cannot_be_turned_or_drawn_is_said():
+    wide = make_images(torch.zeros(4, 1, 2, 3, dtype=torch.uint8), torch.tensor([2, 2]), ("a", "b"))
+    with pytest.raises(InputError, match="square"):
+        with_rotations(wide)
+    with pytest.raises(InputError, match="0 to 1 pictures"):
+        draw_episodes(wide, 1, 2, 1, 1, torch.Generator(), least=2)

@@ -64,27 +64,28 @@ def cross_entropy(scores: Tensor, batch: Batch) -> Tensor:
     return mean_loss(torch.where(known, rows, 0.0), batch._replace(mask=batch.mask * known))
 
 
-def sharpness(scores: Tensor, batch: Batch) -> float:
-    """The factor b that makes softmax(b scores) likeliest, 1 / temperature, of a stack.
+def sharpness(scores: Tensor, y: Tensor) -> float:
+    """The factor b, 1 / temperature, under which softmax(b scores) [*t, n, classes] makes y [*t, n] likeliest.
 
-    The loss is convex in b with slope mean(E_p[score] - score of y), so its zero is found by bisection.
+    The loss is convex in b with slope mean(E_p[score] - score of y), so its zero is found by bisection. One row more
+    is supposed, of an average kind and of any class, so that rows without a mistake do not make it infinitely sure.
     """
-    finite = scores.isfinite()
-    known = (finite & of_class(batch.y, scores.shape[-1])).any(-1)
-    weight = (batch.w * batch.mask * known).double()
-    safe = torch.where(finite, scores, 0.0).double()
-    label = batch.y.long().clamp(0, scores.shape[-1] - 1).unsqueeze(-1)
-    own = safe.gather(-1, label).squeeze(-1)
-    spread = float(safe[finite].std()) if int(finite.sum()) > 1 else 0.0
-    if not spread > 0 or not float(weight.sum()) > 0:
+    own = scores.gather(-1, y.long().unsqueeze(-1)).squeeze(-1).double()
+    known = own.isfinite()
+    scores, own = scores[known].double(), own[known]
+    seen = scores.isfinite()
+    values = torch.where(seen, scores, 0.0)
+    own = (len(own) * own + values.sum(-1) / seen.sum(-1)) / (len(own) + 1)
+    spread = float(scores[seen].std()) if len(own) else 0.0
+    if not spread > 0:
         return 1.0
 
     def slope(factor: float) -> float:
-        chance = torch.where(finite, factor * safe, -torch.inf).softmax(-1)
-        return float((((chance * safe).sum(-1) - own) * weight).sum())
+        chance = (factor * scores).softmax(-1)
+        return float(((chance * values).sum(-1) - own).mean())
 
     low, high = -math.log(WIDEST), math.log(WIDEST)
-    for _ in range(40):
+    for _ in range(50):
         middle = (low + high) / 2
         low, high = (low, middle) if slope(math.exp(middle) / spread) > 0 else (middle, high)
     return math.exp((low + high) / 2) / spread

@@ -1,103 +1,65 @@
 """One meta-update of MAML and Reptile against a loop over tasks and the packages that do it so.
 
-An MLP 1-40-40-1, 25 sine tasks of 10 support and 10 query rows: inner loops, meta-gradient and outer
-optimiser, on batches that lie ready on the device, another one for every update.
+An MLP 1-40-40-1 on 25 sine tasks of 10 support and 10 query rows.
 """
 
 from __future__ import annotations
 
-import math
-import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
-from itertools import cycle
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
 
 import torch
 
 from warmstart.benches import peers
-from warmstart.benches.timing import (
-    Contender,
-    Plan,
-    describe,
-    in_new_process,
-    interleave,
-    nothing_compiled,
-    one_thread,
-    seconds,
-)
-from warmstart.core import Learner, Model, functional
+from warmstart.benches.timing import Plan
+from warmstart.benches.updates import LOOP, Way, Workload, compare, stepwise, whole
+from warmstart.benches.updates import sections as sections
 from warmstart.core.trees import tree_map
-from warmstart.engine.capture import Update, capture
-from warmstart.engine.device import choose_device
 from warmstart.engine.kernels import FUSED
-from warmstart.engine.loop import Report, silent
-from warmstart.engine.meta import Feed, meta_update
+from warmstart.engine.loop import Report
+from warmstart.engine.meta import Feed
 from warmstart.engine.noise import generator
-from warmstart.engine.stage import COMPILED, PLAIN, TRACED, Stage
+from warmstart.engine.stage import COMPILED, PLAIN, TRACED
 from warmstart.learners import maml, reptile
 from warmstart.models.likelihoods import squared
 from warmstart.models.mlp import MLP, seeded
-from warmstart.report import Column, Results, Row, make_results, make_row, table
-from warmstart.report.page import Section
+from warmstart.report import Results
 from warmstart.tasks import sine
 
-CPU = torch.device("cpu")
 TASKS, ROWS, HIDDEN = 25, 10, (40, 40)
 BATCHES = 4
-LOOP = "loop"
-TIME, RATIO, FIRST = "microseconds", "ratio", "first call"
 
 
-class Workload(NamedTuple):
-    name: str
-    build: Callable[..., Learner]
-    config: Any
-    peers: Mapping[str, Callable[..., peers.Update]]  # the loop first
+def network(device: torch.device, dtype: torch.dtype = torch.float32) -> MLP:
+    with seeded(0):
+        return MLP(1, HIDDEN, 1).to(device, dtype)
+
+
+def batches(device: torch.device, dtype: torch.dtype = torch.float32) -> list[Feed]:
+    drawn = [sine.draw(sine.DEFAULT, TASKS, ROWS, ROWS, generator(0, k), device) for k in range(BATCHES)]
+    rows = [tree_map(lambda leaf: leaf.to(dtype), (tasks.support, tasks.query)) for tasks in drawn]
+    return [
+        Feed(tasks._replace(support=support, query=query)) for tasks, (support, query) in zip(drawn, rows, strict=True)
+    ]
 
 
 _MAML_PEERS = {LOOP: peers.maml_loop, "higher": peers.maml_higher, "torchopt": peers.maml_torchopt}
 WORKLOADS = (
-    Workload("maml, 1 step", maml.build, maml.Config(inner_steps=1), _MAML_PEERS),
-    Workload("maml, 5 steps", maml.build, maml.Config(inner_steps=5), _MAML_PEERS),
+    Workload("maml, 1 step", maml.build, maml.Config(inner_steps=1), _MAML_PEERS, squared, network, batches),
+    Workload("maml, 5 steps", maml.build, maml.Config(inner_steps=5), _MAML_PEERS, squared, network, batches),
     Workload(
         "reptile, 5 Adam steps",
         reptile.build,
         reptile.Config(inner_steps=5, inner="adam"),
         {LOOP: peers.reptile_loop},
+        squared,
+        network,
+        batches,
     ),
 )
 
 
-class Way(NamedTuple):
-    """A way to run ours: gives the first state and the meta-update."""
-
-    make: Callable[[Workload, Model], tuple[Any, Update]]
-    compiles: bool = False
-
-
-def stepwise(stage: Stage, compiles: bool = False) -> Way:
-    """As trainings run: inner steps are recorded alone, so that compiling does not grow with their number."""
-
-    def make(workload: Workload, model: Model) -> tuple[Any, Update]:
-        learner = workload.build(model, squared, workload.config, stage)
-        return learner.init(model.params), meta_update(learner, stage=stage)
-
-    return Way(make, compiles)
-
-
-def whole(stage: Stage, compiles: bool = False) -> Way:
-    """All of a meta-update recorded as one program: fewer calls, more to compile with every inner step."""
-
-    def make(workload: Workload, model: Model) -> tuple[Any, Update]:
-        learner = workload.build(model, squared, workload.config)
-        return learner.init(model.params), stage.run(meta_update(learner))
-
-    return Way(make, compiles)
-
-
 def ways(device: torch.device) -> dict[str, Way]:
-    """The ways ours runs on a device; on CUDA each is also captured in a graph, where calls cost nothing."""
+    """On CUDA each is also captured in a graph, where calls cost nothing."""
     found = {"plain": stepwise(PLAIN), "traced": stepwise(TRACED), "compiled": stepwise(COMPILED, True)}
     if device.type == "cuda":
         return {**found, "fused": stepwise(FUSED, True)}
@@ -110,125 +72,4 @@ def run(
     plan: Plan = Plan(),
     workloads: Sequence[Workload] = WORKLOADS,
 ) -> Results:
-    """Times, first calls and ratios; on a CUDA device also against the loop on the CPU."""
-    where = choose_device(device)
-    bar = progress or (lambda label: silent)
-    rows: list[Row] = []
-    with one_thread():
-        for workload in workloads:
-            rows += measure(workload, where, plan, bar(workload.name))
-    command = " ".join(["warmstart", *sys.argv[1:]])
-    return make_results("meta_step", "full", describe(where), command, rows)
-
-
-def measure(workload: Workload, device: torch.device, plan: Plan, progress: Report) -> list[Row]:
-    """All rows of one workload."""
-    progress(0, plan.rounds * plan.repeats, "compiling")
-    setting = {"workload": workload.name, "device": device.type}
-    theirs, missing = rivals(workload, device)
-    mine, first = (list(parts) for parts in zip(*ours(workload, device), strict=True))
-    medians = interleave([*theirs, *mine], plan, progress)
-    found = [
-        make_row(one.name, setting | {"device": one.device.type}, TIME, _by_round(took, 1e6), "us", one.peer)
-        for one, took in zip([*theirs, *mine], medians, strict=True)
-    ]
-    found += [make_row(name, setting, TIME, {0: math.nan}, "us", "not installed") for name in missing]
-    for my, took, began in zip(mine, medians[len(theirs) :], first, strict=True):
-        found.append(make_row(my.name, setting, FIRST, {0: began}, "s"))
-        for rival, longer in zip(theirs, medians, strict=False):
-            against = setting | {"against": f"{rival.name} on {rival.device.type}"}
-            times = [a / b for a, b in zip(longer, took, strict=True)]
-            found.append(make_row(my.name, against, RATIO, _by_round(times), "x", rival.peer))
-    return found
-
-
-def rivals(workload: Workload, device: torch.device) -> tuple[list[Contender], list[str]]:
-    """The loop on the device and on the CPU, and on a CPU the packages; and those that are not installed."""
-    found = [_rival(workload, LOOP, LOOP, place) for place in dict.fromkeys((device, CPU))]
-    packages = [name for name in workload.peers if name != LOOP] if device == CPU else []
-    versions = {name: peers.installed(name) for name in packages}
-    found += [_rival(workload, name, f"{name} {number}", device) for name, number in versions.items() if number]
-    return found, [name for name, number in versions.items() if not number]
-
-
-def ours(workload: Workload, device: torch.device) -> Iterator[tuple[Contender, float]]:
-    """Each way to run on the device, and the seconds of its first call, in a process of its own if it compiles."""
-    feeds = batches(device)
-    for name, way in ways(device).items():
-        state, update = way.make(workload, functional(network(device)))
-        begin = partial(_chain, state, update, feeds)
-        with nothing_compiled():
-            cold = in_new_process(first_call, workload.name, name, device.type) if way.compiles else None
-            warm = seconds(begin(), device)
-        took = warm if cold is None else cold
-        yield Contender(name, device, begin), took
-        if device.type == "cuda":
-            begin = partial(_chain, state, capture(update, state), feeds)
-            took += seconds(begin(), device)
-            yield Contender(f"{name}, CUDA graph", device, begin), took
-
-
-def first_call(workload: str, way: str, device: str) -> float:
-    """Seconds of the first meta-update in this process, with one on the device before, to wake it."""
-    where = torch.device(device)
-    chosen = next(one for one in WORKLOADS if one.name == workload)
-    with one_thread():
-        model, feeds = functional(network(where)), batches(where)
-        seconds(_chain(*stepwise(PLAIN).make(chosen, model), feeds), where)
-        return seconds(_chain(*ways(where)[way].make(chosen, model), feeds), where)
-
-
-def network(device: torch.device, dtype: torch.dtype = torch.float32) -> MLP:
-    """What all contenders train."""
-    with seeded(0):
-        return MLP(1, HIDDEN, 1).to(device, dtype)
-
-
-def batches(device: torch.device, dtype: torch.dtype = torch.float32) -> list[Feed]:
-    """What all contenders get, in turn."""
-    drawn = [sine.draw(sine.DEFAULT, TASKS, ROWS, ROWS, generator(0, k), device) for k in range(BATCHES)]
-    rows = [tree_map(lambda leaf: leaf.to(dtype), (tasks.support, tasks.query)) for tasks in drawn]
-    return [
-        Feed(tasks._replace(support=support, query=query)) for tasks, (support, query) in zip(drawn, rows, strict=True)
-    ]
-
-
-def _rival(workload: Workload, name: str, peer: str, device: torch.device) -> Contender:
-    feeds = [peers.separate(feed.tasks) for feed in batches(device)]
-
-    def begin() -> Callable[[], object]:
-        update, fed = workload.peers[name](network(device), workload.config), cycle(feeds)
-        return lambda: update(next(fed))
-
-    return Contender(name, device, begin, peer)
-
-
-def _chain(state: Any, update: Update, feeds: Sequence[Feed]) -> Callable[[], object]:
-    """Each call goes on from the state of the last, with the next batch, as in training."""
-    fed = cycle(feeds)
-
-    def call() -> None:
-        nonlocal state
-        state, _ = update(state, next(fed))
-
-    return call
-
-
-def _by_round(values: Sequence[float], factor: float = 1.0) -> dict[int, float]:
-    return {i: value * factor for i, value in enumerate(values)}
-
-
-def sections(results: Results) -> list[Section]:
-    """A table for each workload: ratios, times and first calls."""
-    found = []
-    for name in dict.fromkeys(str(row.setting["workload"]) for row in results.rows):
-        rows = [row for row in results.rows if row.setting["workload"] == name]
-        against = dict.fromkeys(str(row.setting["against"]) for row in rows if row.metric == RATIO)
-        columns = [Column(f"x {peer}", RATIO, {"workload": name, "against": peer}, 1) for peer in against]
-        devices = dict.fromkeys(str(row.setting["device"]) for row in rows if row.metric == TIME)
-        columns += [Column(f"us on {kind}", TIME, {"workload": name, "device": kind}, 0) for kind in devices]
-        columns += [Column("first call (s)", FIRST, {"workload": name}, 1)]
-        others = [row.method for row in rows if row.metric == TIME and row.peer]
-        made = table(results, list(dict.fromkeys(row.method for row in rows)), columns, others, caption=name)
-        found.append(Section(name, table=made))
-    return found
+    return compare("meta_step", workloads, device, progress, plan, ways)

@@ -30,7 +30,10 @@ def separate(tasks: Task) -> list[Task]:
 
 
 def loss(outputs: Tensor, batch: Batch) -> Tensor:
-    return F.mse_loss(outputs.squeeze(-1), batch.y)
+    """Squared error of numbers, cross-entropy of classes."""
+    if batch.y.is_floating_point():
+        return F.mse_loss(outputs.squeeze(-1), batch.y)
+    return F.cross_entropy(outputs, batch.y)
 
 
 def maml_loop(module: nn.Module, cfg: maml.Config) -> Update:

@@ -3,7 +3,7 @@
 from warmstart.core.columns import Columns
 from warmstart.core.errors import InputError
 from warmstart.core.learner import Learner, Noise, Prediction, adapt, keep
-from warmstart.core.model import Likelihood, Model, functional, mean_loss, task_loss
+from warmstart.core.model import Likelihood, Model, functional, mean_loss, task_log_likelihood, task_loss
 from warmstart.core.task import Batch, Task, make_batch, make_task
 from warmstart.core.trees import Params, Tree
 
@@ -25,5 +25,6 @@ __all__ = [
     "make_batch",
     "make_task",
     "mean_loss",
+    "task_log_likelihood",
     "task_loss",
 ]

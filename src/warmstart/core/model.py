@@ -6,6 +6,7 @@ all tasks share (*slow*) is decided by parameter name.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from fnmatch import fnmatch
 from typing import Any, NamedTuple
@@ -106,3 +107,21 @@ def task_loss(model: Model, likelihood: Likelihood) -> Callable[[Params, Batch],
         return mean_loss(likelihood.loss(model.apply(params, batch.x), batch.y), batch)
 
     return loss
+
+
+def task_log_likelihood(
+    model: Model, likelihood: Likelihood, noise: float | Tensor = 0.5**0.5
+) -> Callable[[Params, Batch], Tensor]:
+    """sum w log p(y | x, params) over a task's real rows: what Bayesian methods take, where others average.
+
+    `noise` is the standard deviation of a squared likelihood's rows; the others have none.
+    """
+
+    def total(params: Params, batch: Batch) -> Tensor:
+        rows = -likelihood.loss(model.apply(params, batch.x), batch.y)
+        if likelihood.name == "squared":
+            scale = torch.as_tensor(noise, dtype=rows.dtype, device=rows.device)
+            rows = rows / (2 * scale**2) - torch.log(scale) - 0.5 * math.log(2 * math.pi)
+        return (rows * batch.w * batch.mask).sum(-1)
+
+    return total

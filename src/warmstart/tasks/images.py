@@ -76,6 +76,9 @@ def fit_in(size: tuple[int, ...], most: int) -> tuple[int, int]:
 
 def with_rotations(images: Images) -> Images:
     """Every class four times, turned by multiples of 90 degrees: each turn is a class of its own."""
+    _, height, width = images.shape
+    if height != width:
+        raise InputError("square pictures to turn", f"{height} x {width}", "read them in a square size")
     turned = [torch.rot90(images.pixels, k, (2, 3)) for k in range(4)]
     names = tuple(name + turn for turn in TURNS for name in images.names)
     return make_images(torch.cat(turned), images.lengths.repeat(4), names)
@@ -105,6 +108,8 @@ def sampler(
     the rest is padding. The result never waits for the device.
     """
     check_enough(images, way, shot + query)
+    if least is not None and not 0 <= least <= shot:
+        raise InputError(f"0 to {shot} pictures shown at least", f"{least}", "pass at most the number of shots")
     device = images.pixels.device
     lengths, widest = images.lengths, int(images.lengths.max())
     fewest = shot if least is None else least

@@ -1,0 +1,311 @@
+"""What the few-shot picture studies share: learners and baselines on episodes of unseen classes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+
+from warmstart.baselines import linear_head, nearest_centroid, protonet
+from warmstart.core import Batch, InputError, Learner, Prediction, Task, functional
+from warmstart.core.trees import concat, flatten, leaves, take, to_device, unflatten
+from warmstart.engine.device import choose_device
+from warmstart.engine.loop import Report, silent
+from warmstart.engine.meta import predict_stack
+from warmstart.engine.noise import generator
+from warmstart.learners import imaml, maml, meta_sgd, reptile, scratch
+from warmstart.metrics.calibration import expected_calibration_error, maximum_calibration_error, reliability
+from warmstart.metrics.errors import accuracy, log_loss
+from warmstart.models.conv4 import Conv4, fastest_stage
+from warmstart.models.likelihoods import multiclass
+from warmstart.models.mlp import seeded
+from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report.figures import reliability as reliability_figure
+from warmstart.report.page import Outcome, Section
+from warmstart.tasks.images import Images, sampler
+from warmstart.training.sources import from_family
+from warmstart.training.train import Plan, train
+
+ACCURACY, ALONE, NLL, ECE, MCE = "accuracy", "accuracy, alone", "NLL", "ECE", "MCE"
+BASELINES = ("nearest_centroid", "linear_head", "protonet")
+TEST, VALIDATION = 30_000, 40_000  # seeds of the episodes
+CHUNK = {"cpu": 1, "cuda": 50}  # test tasks at once: on a CPU stacked convolutions gain nothing
+BLOCK = 4  # meta-batches drawn at a time
+
+
+Predictor: TypeAlias = Callable[[Task], Prediction]
+
+
+class Parts(NamedTuple):
+    """Pictures of classes to train on, to stop by and to judge on."""
+
+    train: Images
+    validation: Images
+    test: Images
+
+
+class Setting(NamedTuple):
+    way: int
+    shot: int
+
+    @property
+    def label(self) -> str:
+        return f"{self.way}-way {self.shot}-shot"
+
+
+class Size(NamedTuple):
+    """How much is done."""
+
+    methods: tuple[str, ...]
+    settings: tuple[Setting, ...]
+    plan: Plan
+    tests: int  # test tasks
+    looks: int  # validation tasks
+    query: int  # pictures of a class judged in a task
+    tasks: Mapping[int, int]  # in a meta-batch, by way
+    classifier: int  # steps that train the network of the linear head
+
+
+class Network(NamedTuple):
+    filters: int
+    strided: bool
+
+
+class Entry(NamedTuple):
+    """A learner as it is run here: its settings by way."""
+
+    build: Callable[..., Learner]
+    config: Callable[[int], Any]
+
+
+def entries(paper: Mapping[str, Callable[[int], Any]]) -> dict[str, Entry]:
+    """The learners, with settings that a study gives by way."""
+    builds: dict[str, Callable[..., Learner]] = {
+        "scratch": scratch.build,
+        "maml": maml.build,
+        "fomaml": maml.build,
+        "reptile": reptile.build,
+        "imaml": imaml.build,
+        "imaml, plain gradient": imaml.build,
+        "meta_sgd": meta_sgd.build,
+        "protonet": protonet.build,
+    }
+    return {name: Entry(build, paper[name]) for name, build in builds.items() if name in paper}
+
+
+class Judged(NamedTuple):
+    """A method on the test tasks of one setting and seed."""
+
+    accuracy: Tensor  # [t]
+    alone: Tensor  # [t] each query picture seen with the support only
+    nll: Tensor  # [t]
+    probability: Tensor  # [t, n, classes]
+    query: Batch  # [t, n] without its pictures
+
+
+def run_study(
+    study: str,
+    preset: str,
+    size: Size,
+    pictures: Parts,
+    network: Network,
+    learners: Mapping[str, Entry],
+    published: Mapping[tuple[str, int, int], float],
+    seeds: Sequence[int],
+    only: Sequence[str],
+    device: str,
+    progress: Callable[[str], Report] | None,
+    folder: Path | None,
+) -> Outcome:
+    """Train every method on the training classes, stop on the validation classes, judge on the test classes."""
+    where = choose_device(device)
+    bar = progress or (lambda label: silent)
+    known = [*BASELINES, *(name for name in learners if name not in BASELINES)]
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise InputError(f"methods among {', '.join(known)}", unknown[0], "name some of them")
+    names = list(only) or list(size.methods)
+    parts = Parts(*(part.to(where) for part in pictures))
+    found: dict[tuple[str, Setting], dict[int, Judged]] = {}
+    for setting in size.settings:
+        test = sampler(parts.test, setting.way, setting.shot, size.query)(size.tests, generator(TEST, setting.way))
+        for name in names:
+            for seed in seeds:
+                report = bar(f"{name}, {setting.label}, seed {seed}")
+                kept = None if folder is None else folder / f"{name}-{setting.way}-{setting.shot}-{seed}"
+                try:
+                    predict, alone = fit(name, learners, parts, setting, size, network, seed, where, report, kept)
+                except InputError as error:
+                    if "finite" not in str(error):
+                        raise
+                    continue  # diverged, which is a result: the cell says so
+                found.setdefault((name, setting), {})[seed] = judge(predict, alone, test, where)
+    rows = [row for key, by_seed in found.items() for row in rows_of(*key, by_seed, published)]
+    results = make_results(study, preset, str(where), " ".join(["warmstart", *sys.argv[1:]]), rows)
+    return Outcome(results, sections(results, size.settings, found), verdict(rows, size.settings[0]))
+
+
+def fit(
+    name: str,
+    learners: Mapping[str, Entry],
+    parts: Parts,
+    setting: Setting,
+    size: Size,
+    network: Network,
+    seed: int,
+    device: torch.device,
+    report: Report = silent,
+    folder: Path | None = None,
+) -> tuple[Predictor, Predictor]:
+    """A trained method as it predicts a task's query pictures together, and each alone."""
+    way, shot = setting
+    stage = fastest_stage(device, network.strided)
+    if name == "nearest_centroid":
+        drawn = nearest_centroid.Config(way=way, shot=shot, query=size.query)
+        predict = nearest_centroid.fit(parts.train, way, drawn, seed)
+        return predict, predict
+    if name == "linear_head":
+        cfg = linear_head.Config(
+            network.filters,
+            network.strided,
+            steps=size.classifier,
+            every=max(size.classifier // 20, 1),
+            way=way,
+            shot=shot,
+            query=size.query,
+        )
+        predict = linear_head.fit(
+            parts.train, parts.validation, way, cfg, seed, stage=stage, folder=folder, progress=report
+        )
+        return predict, one_by_one(predict)
+    entry = learners[name]
+    config = entry.config(setting.way)
+    if hasattr(config, "outer_decay"):
+        config = replace(config, outer_decay=size.plan.steps)
+    with seeded(seed):
+        model = functional(Conv4(parts.train.shape, setting.way, network.filters, network.strided).to(device))
+    if name == "protonet":
+        learner = entry.build(model, setting.way, config, stage)
+    else:
+        learner = entry.build(model, multiclass, config, stage)
+    state = to_device(learner.init(model.params), device)
+    chunk = CHUNK[device.type]
+    judged = sampler(parts.validation, setting.way, setting.shot, 5)(size.looks, generator(VALIDATION, seed))
+
+    def validate(state: Any) -> float:
+        said = predict_stack(learner, state, judged, chunk=chunk)
+        return 1 - float(accuracy(said.mean, judged.query).mean())
+
+    if name != "scratch":
+        draw = sampler(parts.train, setting.way, setting.shot, size.query)
+        source = from_family(draw, size.tasks[setting.way], seed, device=device, block=BLOCK)
+        state = train(learner, state, source, size.plan, validate, stage=stage, folder=folder, progress=report).state
+
+    def together(task: Task) -> Prediction:
+        return predict_stack(learner, state, task, chunk=chunk)
+
+    def alone(task: Task) -> Prediction:
+        return predict_stack(learner, state, task, chunk=chunk, alone=True)
+
+    return together, alone
+
+
+def one_by_one(predict: Predictor) -> Predictor:
+    """As if every query picture of a task came alone."""
+
+    def call(task: Task) -> Prediction:
+        rows = zip(*(leaf.split(1, 1) for leaf in leaves(task.query)), strict=True)
+        singles = [task._replace(query=unflatten(list(row), flatten(task.query)[1])) for row in rows]
+        return Prediction(torch.cat([predict(single).mean for single in singles], 1))
+
+    return call
+
+
+def judge(predict: Predictor, alone: Predictor, test: Task, device: torch.device, chunk: int = 100) -> Judged:
+    """Every test task, some at a time so that memory stays bounded."""
+    found = []
+    for first in range(0, len(test.key), chunk):
+        task = take(test, slice(first, first + chunk))
+        said, single = predict(task).mean, alone(task).mean
+        scores = accuracy(said, task.query), accuracy(single, task.query), log_loss(said, task.query)
+        found.append(Judged(*to_device((*scores, said, task.query._replace(x=())), "cpu")))
+    judged: Judged = concat(found)
+    return judged
+
+
+def rows_of(
+    name: str, setting: Setting, by_seed: Mapping[int, Judged], published: Mapping[tuple[str, int, int], float]
+) -> list[Row]:
+    """Accuracies in percent and log loss over tasks; calibration errors over all rows."""
+    where: dict[str, Any] = {"way": setting.way, "shot": setting.shot}
+    number = published.get((name, *setting))
+    peer = "" if number is None else f"paper {number}"
+
+    def over_tasks(metric: str, field: str, factor: float, unit: str, peer: str = "") -> Row:
+        values = {seed: (factor * getattr(judged, field)).tolist() for seed, judged in by_seed.items()}
+        return make_row(name, where, metric, values, unit, peer)
+
+    bins = {seed: reliability(judged.probability, judged.query) for seed, judged in by_seed.items()}
+    return [
+        over_tasks(ACCURACY, "accuracy", 100.0, "%", peer),
+        over_tasks(ALONE, "alone", 100.0, "%"),
+        over_tasks(NLL, "nll", 1.0, ""),
+        make_row(name, where, ECE, {seed: expected_calibration_error(found) for seed, found in bins.items()}),
+        make_row(name, where, MCE, {seed: maximum_calibration_error(found) for seed, found in bins.items()}),
+    ]
+
+
+def sections(
+    results: Results, settings: Sequence[Setting], found: Mapping[tuple[str, Setting], Mapping[int, Judged]]
+) -> list[Section]:
+    """A table and a reliability diagram for each setting."""
+    shown = []
+    for setting in settings:
+        where: dict[str, Any] = {"way": setting.way, "shot": setting.shot}
+        columns = [
+            Column("accuracy (%)", ACCURACY, where, 2, "higher"),
+            Column("each picture alone (%)", ALONE, where, 2, "higher"),
+            Column("NLL", NLL, where, 3, "lower"),
+            Column("ECE", ECE, where, 3, "lower"),
+            Column("MCE", MCE, where, 3, "lower"),
+        ]
+        made = table(results, columns=columns, baselines=BASELINES, caption=f"{setting.label}, unseen classes")
+        bins = {
+            name: reliability(*concat([(one.probability, one.query) for one in by_seed.values()]))
+            for (name, which), by_seed in found.items()
+            if which == setting
+        }
+        picture = reliability_figure(bins) if bins else ""
+        shown.append(
+            Section(setting.label, PROSE, made, picture, "How often a class that was given a probability came")
+        )
+    return shown
+
+
+PROSE = (
+    "Networks are normalised by the statistics of the pictures they are given: all query pictures of a task together, "
+    "which tells them something of the classes' shares, or each query picture alone with the support."
+)
+
+
+def verdict(rows: Sequence[Row], setting: Setting) -> str:
+    at = {
+        row.method: row.mean
+        for row in rows
+        if row.metric == ACCURACY and row.setting == {"way": setting.way, "shot": setting.shot}
+    }
+    ours = {name: value for name, value in at.items() if name not in BASELINES}
+    theirs = {name: value for name, value in at.items() if name in BASELINES}
+    said = []
+    if ours:
+        best = max(ours, key=lambda name: ours[name])
+        said.append(f"{setting.label} on unseen classes: {best} is right on {ours[best]:.1f} %")
+    if theirs:
+        best = max(theirs, key=lambda name: theirs[name])
+        said.append(f"the best baseline, {best}, on {theirs[best]:.1f} %")
+    return "; ".join(said) + "." if said else "Nothing was run."

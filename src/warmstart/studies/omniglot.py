@@ -1,0 +1,123 @@
+"""Omniglot: new characters of unseen alphabets from one or five drawings each, 5-way and 20-way.
+
+Table 2 of Zou and Lu (2020) and of the papers it cites: 1,200 characters to train, turned by multiples of 90
+degrees as further classes, the rest to test. Settings are the papers' where they give them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from warmstart.baselines import protonet
+from warmstart.core import InputError
+from warmstart.engine.loop import Report
+from warmstart.learners import imaml, maml, meta_sgd, reptile, scratch
+from warmstart.report.page import Outcome
+from warmstart.studies.few_shot import Network, Parts, Setting, Size, entries, run_study
+from warmstart.tasks.class_split import take_classes
+from warmstart.tasks.images import with_rotations
+from warmstart.tasks.omniglot import read_omniglot, split_omniglot
+from warmstart.training.train import Plan
+
+ALL = (
+    "nearest_centroid",
+    "linear_head",
+    "protonet",
+    "scratch",
+    "maml",
+    "fomaml",
+    "reptile",
+    "imaml",
+    "imaml, plain gradient",
+    "meta_sgd",
+)
+PUBLISHED = {
+    (name, way, shot): value
+    for name, values in {
+        "maml": (98.7, 99.9, 95.8, 98.9),
+        "fomaml": (98.3, 99.2, 89.4, 97.9),
+        "reptile": (97.68, 99.48, 89.43, 97.12),
+        "imaml": (99.50, 99.74, 96.18, 99.14),
+        "imaml, plain gradient": (99.16, 99.67, 94.46, 98.69),
+    }.items()
+    for (way, shot), value in zip(((5, 1), (5, 5), (20, 1), (20, 5)), values, strict=True)
+}
+
+
+def _descent(way: int) -> dict[str, Any]:
+    """Rate and steps of the inner loop."""
+    return {"inner_lr": 0.4, "inner_steps": 1, "test_steps": 3} if way <= 5 else {"inner_lr": 0.1, "inner_steps": 5}
+
+
+def _implicit(**more: Any) -> imaml.Config:
+    return imaml.Config(inner_lr=0.1, inner_steps=16, test_steps=16, prox=2.0, damping=1.0, **more)
+
+
+LEARNERS = entries(
+    {
+        "scratch": lambda way: scratch.Config(inner_lr=0.01, test_steps=50),
+        "maml": lambda way: maml.Config(**_descent(way)),
+        "fomaml": lambda way: maml.Config(**_descent(way), first_order=True),
+        "reptile": lambda way: reptile.Config(inner_lr=1e-3, inner_steps=5, test_steps=50, outer_lr=1.0),
+        "imaml": lambda way: _implicit(solve_steps=5),
+        "imaml, plain gradient": lambda way: _implicit(solve_steps=0),
+        "meta_sgd": lambda way: meta_sgd.Config(inner_lr=0.1, inner_steps=1 if way <= 5 else 3),
+        "protonet": lambda way: protonet.Config(),
+    }
+)
+SIZES = {
+    "quick": Size(
+        ("nearest_centroid", "protonet", "fomaml", "maml"),
+        (Setting(5, 1),),
+        Plan(steps=250, every=125, patience=10),
+        tests=100,
+        looks=20,
+        query=5,
+        tasks={5: 8},
+        classifier=300,
+    ),
+    "full": Size(
+        ALL,
+        (Setting(5, 1), Setting(5, 5), Setting(20, 1), Setting(20, 5)),
+        Plan(steps=60_000, every=1000, patience=15),
+        tests=1000,
+        looks=200,
+        query=15,
+        tasks={5: 32, 20: 16},
+        classifier=20_000,
+    ),
+}
+FILTERS = {"quick": 32, "full": 64}
+
+
+def run(
+    preset: str = "quick",
+    seeds: Sequence[int] = (0,),
+    only: Sequence[str] = (),
+    data: Path | None = None,
+    device: str = "auto",
+    progress: Callable[[str], Report] | None = None,
+    folder: Path | None = None,
+) -> Outcome:
+    """With a folder, a run that was interrupted goes on where it stopped."""
+    if data is None:
+        raise InputError("a folder with Omniglot", "none", "name it with --data DIR or in WARMSTART_DATA")
+    images = read_omniglot(data)
+    parts = Parts(*(with_rotations(take_classes(images, names)) for names in split_omniglot(images)))
+    network = Network(FILTERS[preset], strided=True)
+    return run_study(
+        "omniglot",
+        preset,
+        SIZES[preset],
+        parts,
+        network,
+        LEARNERS,
+        PUBLISHED,
+        seeds,
+        only,
+        device,
+        progress,
+        folder,
+    )

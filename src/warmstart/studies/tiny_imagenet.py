@@ -1,0 +1,86 @@
+"""Tiny-ImageNet: new classes of colour pictures from one or five examples each, 5-way.
+
+It stands in for miniImageNet, so its numbers are not comparable with a paper's: all rows are run side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from warmstart.baselines import protonet
+from warmstart.core import InputError
+from warmstart.engine.loop import Report
+from warmstart.learners import imaml, maml, meta_sgd, reptile, scratch
+from warmstart.report.page import Outcome
+from warmstart.studies.few_shot import Network, Parts, Setting, Size, entries, run_study
+from warmstart.tasks.class_split import take_classes
+from warmstart.tasks.tiny_imagenet import read_tiny_imagenet, split_tiny_imagenet
+from warmstart.training.train import Plan
+
+ALL = (
+    "nearest_centroid",
+    "linear_head",
+    "protonet",
+    "scratch",
+    "maml",
+    "fomaml",
+    "reptile",
+    "imaml",
+    "imaml, plain gradient",
+    "meta_sgd",
+)
+LEARNERS = entries(
+    {
+        "scratch": lambda way: scratch.Config(inner_lr=0.01, test_steps=50),
+        "maml": lambda way: maml.Config(inner_lr=0.01, inner_steps=5, test_steps=10),
+        "fomaml": lambda way: maml.Config(inner_lr=0.01, inner_steps=5, test_steps=10, first_order=True),
+        "reptile": lambda way: reptile.Config(inner_lr=1e-3, inner_steps=8, test_steps=50, outer_lr=1.0),
+        "imaml": lambda way: imaml.Config(inner_lr=0.01, inner_steps=10, prox=0.5, solve_steps=5, damping=1.0),
+        "imaml, plain gradient": lambda way: imaml.Config(inner_lr=0.01, inner_steps=10, prox=0.5, solve_steps=0),
+        "meta_sgd": lambda way: meta_sgd.Config(inner_lr=0.01, inner_steps=1),
+        "protonet": lambda way: protonet.Config(),
+    }
+)
+SIZES = {
+    "quick": Size(
+        ("nearest_centroid", "protonet", "fomaml"),
+        (Setting(5, 1),),
+        Plan(steps=30, every=15, patience=10),
+        tests=20,
+        looks=10,
+        query=5,
+        tasks={5: 4},
+        classifier=100,
+    ),
+    "full": Size(
+        ALL,
+        (Setting(5, 1), Setting(5, 5)),
+        Plan(steps=60_000, every=1000, patience=15),
+        tests=1000,
+        looks=200,
+        query=15,
+        tasks={5: 4},
+        classifier=20_000,
+    ),
+}
+
+
+def run(
+    preset: str = "quick",
+    seeds: Sequence[int] = (0,),
+    only: Sequence[str] = (),
+    data: Path | None = None,
+    device: str = "auto",
+    progress: Callable[[str], Report] | None = None,
+    folder: Path | None = None,
+) -> Outcome:
+    """With a folder, a run that was interrupted goes on where it stopped."""
+    if data is None:
+        raise InputError("a folder with Tiny-ImageNet", "none", "name it with --data DIR or in WARMSTART_DATA")
+    images = read_tiny_imagenet(data)
+    parts = Parts(*(take_classes(images, names) for names in split_tiny_imagenet(data)))
+    network = Network(32, strided=False)
+    return run_study(
+        "tiny_imagenet", preset, SIZES[preset], parts, network, LEARNERS, {}, seeds, only, device, progress, folder
+    )

@@ -1,0 +1,150 @@
+"""The picture studies on pictures that a test can draw: bars of different slopes are the classes."""
+
+import math
+
+import pytest
+import torch
+
+from warmstart.baselines import protonet
+from warmstart.core import InputError, Prediction
+from warmstart.learners import maml, scratch
+from warmstart.studies import cost, few_shot, omniglot, tiny_imagenet
+from warmstart.studies.few_shot import (
+    ACCURACY,
+    ALONE,
+    ECE,
+    Network,
+    Parts,
+    Setting,
+    Size,
+    entries,
+    one_by_one,
+    run_study,
+)
+from warmstart.tasks.images import draw_episodes, make_images
+from warmstart.training.train import Plan
+
+SIDE, EACH = 12, 8
+LEARNERS = entries(
+    {
+        "scratch": lambda way: scratch.Config(test_steps=1),
+        "maml": lambda way: maml.Config(inner_lr=0.1),
+        "protonet": lambda way: protonet.Config(outer_lr=3e-3),
+    }
+)
+TINY = Size(
+    ("nearest_centroid", "linear_head", "protonet", "maml", "scratch"),
+    (Setting(3, 1), Setting(3, 2)),
+    Plan(steps=12, every=6),
+    tests=30,
+    looks=5,
+    query=3,
+    tasks={3: 4},
+    classifier=10,
+)
+
+
+def bars(first, count):
+    """Class k: noisy pictures of a line through the middle with its own slope, at random offsets."""
+    draw = torch.Generator().manual_seed(first)
+    place = torch.arange(SIDE) - (SIDE - 1) / 2
+    pictures = []
+    for k in range(first, first + count):
+        angle = math.pi * k / 40
+        for _ in range(EACH):
+            offset = 4 * torch.rand((), generator=draw) - 2
+            distance = (place[None, :] * math.sin(angle) - place[:, None] * math.cos(angle) + offset).abs()
+            picture = 200 * (distance < 1.2) + 50 * torch.rand(SIDE, SIDE, generator=draw)
+            pictures.append(picture.to(torch.uint8)[None])
+    return make_images(
+        torch.stack(pictures), torch.full((count,), EACH), tuple(f"slope {k}" for k in range(first, first + count))
+    )
+
+
+@pytest.fixture(scope="module")
+def parts():
+    return Parts(bars(0, 20), bars(20, 6), bars(26, 10))
+
+
+@pytest.fixture(scope="module")
+def outcome(parts):
+    published = {("maml", 3, 1): 98.7}
+    return run_study(
+        "omniglot", "quick", TINY, parts, Network(4, True), LEARNERS, published, [0, 1], [], "cpu", None, None
+    )
+
+
+def test_every_method_has_every_row(outcome):
+    found = {(row.method, row.metric, row.setting["shot"]) for row in outcome.results.rows}
+    metrics = (ACCURACY, ALONE, "NLL", ECE, "MCE")
+    assert found == {(name, metric, shot) for name in TINY.methods for metric in metrics for shot in (1, 2)}
+    row = next(row for row in outcome.results.rows if (row.method, row.metric) == ("maml", ACCURACY))
+    assert row.seeds == (0, 1) and row.counts == (30, 30) and row.peer == "paper 98.7"
+    assert all(0 <= row.mean <= 100 for row in outcome.results.rows)
+
+
+def test_the_page_has_a_table_and_a_diagram_for_each_setting(outcome):
+    assert [section.heading for section in outcome.sections] == ["3-way 1-shot", "3-way 2-shot"]
+    for section in outcome.sections:
+        assert section.svg.startswith("<svg") and len(section.table.lines) == len(TINY.methods)
+    assert "best baseline" in outcome.verdict
+
+
+def test_an_interrupted_study_goes_on(parts, tmp_path):
+    size = TINY._replace(methods=("maml",), settings=(Setting(3, 1),))
+    told = []
+
+    def progress(label):
+        return lambda done, of, words: told.append(done)
+
+    arguments = ("omniglot", "quick", size, parts, Network(4, True), LEARNERS, {}, [0], [], "cpu", progress, tmp_path)
+    first = run_study(*arguments)
+    trained = len(told)
+    again = run_study(*arguments)
+    assert len(told) - trained < trained  # nothing is trained twice
+    assert [row.values for row in again.results.rows] == [row.values for row in first.results.rows]
+
+
+def test_alone_is_one_query_row_at_a_time(parts):
+    task = draw_episodes(parts.test, 4, 3, 1, 2, torch.Generator().manual_seed(0))
+
+    def predict(task):
+        return Prediction(task.query.x["pixels"].mean((-1, -2)) - task.query.x["pixels"].mean((1, -1, -2))[:, None])
+
+    said = one_by_one(predict)(task).mean
+    assert said.shape == (4, 6, 1) and not said.abs().max() > 1e-6  # each is its own mean
+    assert predict(task).mean.abs().max() > 1e-3
+
+
+def test_unknown_methods_and_missing_data_are_said():
+    with pytest.raises(InputError, match="linear_head"):
+        run_study("omniglot", "quick", TINY, None, Network(4, True), LEARNERS, {}, [0], ["malm"], "cpu", None, None)
+    for study in (omniglot, tiny_imagenet):
+        with pytest.raises(InputError, match="--data"):
+            study.run()
+
+
+def test_quick_trains_for_a_minute_and_beats_the_nearest_centroid(shared_data):
+    """On real characters; the preset itself, shortened, so that the suite stays short."""
+    size = omniglot.SIZES["quick"]
+    shorter = size._replace(methods=("nearest_centroid", "protonet"), plan=Plan(steps=60, every=60), tests=40)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(omniglot.SIZES, "quick", shorter)
+        outcome = omniglot.run(data=shared_data, device="cpu")
+    at = {row.method: row.mean for row in outcome.results.rows if row.metric == ACCURACY}
+    assert at["protonet"] > at["nearest_centroid"] > 40
+
+
+def test_cost_grows_with_the_inner_steps_only_where_the_loop_is_differentiated(monkeypatch):
+    monkeypatch.setitem(cost.PRESETS, "quick", cost.Preset((1, 4), 16, 2, 2, 2, 1))
+    outcome = cost.run(only=["maml", "maml, recomputed", "fomaml"], device="cpu")
+    growth = {row.method: row.mean for row in outcome.results.rows if row.metric == "growth"}
+    assert growth["maml"] > 2 and growth["fomaml"] < 1.05 and growth["maml, recomputed"] < growth["maml"]
+    assert "maml" in outcome.verdict and all(section.svg for section in outcome.sections)
+    with pytest.raises(InputError, match="methods among"):
+        cost.run(only=["malm"])
+
+
+def test_settings_speak():
+    assert Setting(20, 5).label == "20-way 5-shot"
+    assert few_shot.verdict([], Setting(5, 1)) == "Nothing was run."
