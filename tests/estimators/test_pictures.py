@@ -112,7 +112,9 @@ def test_more_classes_than_a_head_has_outputs_are_refused_but_prototypes_take_an
 
 def test_other_sizes_and_modes_are_converted_and_said(fitted, images):
     support, asked = shown_and_asked(images, [0, 4, 8], 2)
-    large = support._replace(pixels=support.pixels.repeat_interleave(2, 2).repeat_interleave(2, 3).expand(-1, 3, -1, -1))
+    large = support._replace(
+        pixels=support.pixels.repeat_interleave(2, 2).repeat_interleave(2, 3).expand(-1, 3, -1, -1)
+    )
     adapted = fitted["protonet"].adapt(large)
     assert adapted.notes == ("pictures converted to grey", "pictures resized from 32 x 32 to 16 x 16")
     same = fitted["protonet"].adapt(support)
@@ -141,14 +143,29 @@ def test_a_folder_is_read_as_its_pictures(fitted, images, tmp_path):
 
 
 def test_large_pictures_are_shrunk_unless_told_otherwise(tmp_path):
-    for name in ("a", "b"):
+    for shade, name in enumerate(("a", "b")):
         (tmp_path / name).mkdir()
-        Image.fromarray(np.zeros((100, 200, 3), dtype=np.uint8)).save(tmp_path / name / "1.png")
+        Image.new("RGB", (200, 100), (shade, 0, 0)).save(tmp_path / name / "1.png")
     read, notes = PictureLearner().read(tmp_path)
     assert read.shape == (3, 42, 84) and notes == ["2 pictures resized to 42 x 84"]
     assert PictureLearner(size=(90, 90)).read(tmp_path)[0].shape == (3, 90, 90)
-    pixels = torch.zeros(2, 3, 100, 200, dtype=torch.uint8)
+    pixels = torch.tensor([0, 1], dtype=torch.uint8).view(2, 1, 1, 1).expand(2, 3, 100, 200)
     assert PictureLearner().read(make_images(pixels, torch.tensor([1, 1]), ("a", "b")))[0].shape == (3, 42, 84)
+
+
+def test_a_picture_that_comes_twice_is_not_shown_and_judged(images):
+    pixels = images.pixels.clone()
+    pixels[[1, 2]] = images.pixels[0]  # within class 0
+    pixels[[13, 19]] = images.pixels[12]  # twice in class 2, once in class 3
+    read, notes = PictureLearner().read(images._replace(pixels=pixels))
+    assert read.lengths.tolist() == [4, 6, 4, 5, *[6] * 8] and read.names == images.names
+    assert notes == [
+        "2 pictures left out as the same as another of its class",
+        "3 pictures left out as the same in two classes, for instance in angle02 and angle03",
+    ]
+    pixels[6:12] = images.pixels[30]
+    read, notes = PictureLearner().read(images._replace(pixels=pixels))
+    assert len(read.names) == 11 and notes[-1] == "class angle01 left out: no picture is its own"
 
 
 def test_the_network_fits_the_pictures():

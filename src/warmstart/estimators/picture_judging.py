@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from warmstart.baselines import nearest_centroid
 from warmstart.baselines.centroids import sharpness
 from warmstart.core import Learner, Prediction, Task
 from warmstart.engine.loop import Report, silent
@@ -39,13 +40,6 @@ def predict_alone(learner: Learner, state: Any, tasks: Task, way: int) -> Tensor
     return kept / kept.sum(-1, keepdim=True)
 
 
-def nearest_centroid(tasks: Task, way: int) -> Tensor:
-    """[t, n, way]: 1 for the class whose mean support picture is nearest in pixels."""
-    shown, asked = (batch.x["pixels"].flatten(2) for batch in (tasks.support, tasks.query))
-    means = shown.unflatten(1, (way, -1)).mean(2)
-    return torch.nn.functional.one_hot(torch.cdist(asked, means).argmin(-1), way).to(shown.dtype)
-
-
 def judge(
     learner: Learner,
     state: Any,
@@ -63,7 +57,7 @@ def judge(
     for part in range(-(-tasks // PART)):
         drawn = draw(min(PART, tasks - part * PART), generator(seed, part, 1))
         ours.append(accuracy(predict_alone(learner, state, drawn, way), drawn.query))
-        theirs.append(accuracy(nearest_centroid(drawn, way), drawn.query))
+        theirs.append(accuracy(nearest_centroid.scores(drawn, way), drawn.query))
         progress(min((part + 1) * PART, tasks), tasks, "")
     first, second = torch.cat(ours).cpu(), torch.cat(theirs).cpu()
     return Judged(over_tasks(first), over_tasks(second), paired(first, second), way, shot, query)
@@ -94,7 +88,7 @@ def validator(
 
     def look(state: Any) -> Choice:
         chances = predict_alone(learner, state, drawn, way)
-        factor = sharpness(log_of(chances), drawn.query)
+        factor = sharpness(log_of(chances), drawn.query.y)
         return Choice(float(log_loss(sharpen(chances, factor), drawn.query).mean()), factor)
 
     return look

@@ -27,7 +27,7 @@ from warmstart.estimators.trained import damaged
 from warmstart.models.conv4 import fastest_stage
 from warmstart.tasks.class_split import split_classes, take_classes
 from warmstart.tasks.images import Images, check_enough, fit_in, sampler
-from warmstart.tasks.picture_folder import read_folder
+from warmstart.tasks.picture_folder import read_folder, without_repeats
 from warmstart.tasks.picture_stack import Broken
 from warmstart.tasks.split import Split
 from warmstart.training.sources import from_family
@@ -61,15 +61,18 @@ class PictureLearner:
     notes_: tuple[str, ...] = dataclasses.field(default=(), init=False, repr=False)  # what was converted
 
     def read(self, pictures: Images | str | Path) -> tuple[Images, list[str]]:
-        """Pictures as the model takes them, or as it will be fitted, and notes of what was converted."""
+        """Pictures as the model takes them, or as it will be fitted, each once; and notes of what was changed."""
         known = None if self.trained_ is None else self.trained_.shape
         if isinstance(pictures, Images):
             wanted = known or (pictures.shape[0], *(self.size or fit_in(pictures.shape[1:], LARGEST)))
             pixels, notes = convert(pictures.pixels, wanted)
-            return pictures._replace(pixels=pixels), notes
-        if known is not None:
-            return read_folder(pictures, known[1:], known[0] == 3, self.broken)
-        return read_folder(pictures, self.size, None, self.broken, LARGEST)
+            images = pictures._replace(pixels=pixels)
+        elif known is not None:
+            images, notes = read_folder(pictures, known[1:], known[0] == 3, self.broken)
+        else:
+            images, notes = read_folder(pictures, self.size, None, self.broken, LARGEST)
+        images, repeated = without_repeats(images)
+        return images, notes + repeated
 
     def fit(
         self,

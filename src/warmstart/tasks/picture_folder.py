@@ -75,6 +75,33 @@ def find_repeats(images: Images | Tensor) -> list[tuple[int, int]]:
     return [(earlier, row) for earlier, row in seen if earlier != row]
 
 
+def without_repeats(images: Images) -> tuple[Images, list[str]]:
+    """Each picture once, so that none is shown and judged; one that lies in two classes has no label and goes."""
+    owner = torch.arange(len(images.names)).repeat_interleave(images.lengths.cpu())
+    repeats = find_repeats(images)
+    torn = {first for first, later in repeats if owner[first] != owner[later]}
+    gone = torn | {later for _, later in repeats}
+    if not gone:
+        return images, []
+    keep = torch.tensor([row not in gone for row in range(len(owner))])
+    lengths = torch.bincount(owner[keep], minlength=len(images.names))
+    left = [c for c, count in enumerate(lengths.tolist()) if count]
+    notes = []
+    again = sum(first not in torn for first, _ in repeats)
+    if again:
+        notes.append(f"{count_of(again, 'picture')} left out as the same as another of its class")
+    if torn:
+        one, other = next((owner[a], owner[b]) for a, b in repeats if a in torn and owner[a] != owner[b])
+        told = f"for instance in {images.names[one]} and {images.names[other]}"
+        notes.append(f"{count_of(len(gone) - again, 'picture')} left out as the same in two classes, {told}")
+    notes += [
+        f"class {name} left out: no picture is its own" for name, n in zip(images.names, lengths, strict=True) if not n
+    ]
+    if not left:
+        raise InputError("pictures that differ", "each in two classes", "check the folders")
+    return make_images(images.pixels[keep], lengths[left], tuple(images.names[c] for c in left)), notes
+
+
 def same_pictures(a: Images | Tensor, b: Images | Tensor) -> list[tuple[int, int]]:
     """Pairs (row of a, row of b) with identical pixels: what is shown may not be judged."""
     one, other = (list(_pixels(images).shape[1:]) for images in (a, b))
