@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-FAST = ("--steps", "20", "--every", "10", "--tasks", "4", "--query", "2", "--device", "cpu")
+FAST = ("--steps", "20", "--every", "20", "--tasks", "4", "--query", "2", "--device", "cpu")
 
 
 def draw(folder, angle, count, seed, side=16, mode="L", first=0):
@@ -152,7 +152,7 @@ def test_broken_pictures_are_refused_or_skipped_and_said(cli, here):
 
 FIT = [
     ("a folder without --images", ["data"], ["the folder data", "add --images"]),
-    ("a way without --images", ["rows.csv", "--way", "3"], ["--way"]),
+    ("a way without --images", ["rows.csv", "--way", "3"], ["--way", "add --images"]),
     ("options of tables", ["data", "--images", "--task", "user", "--trials", "2"], ["--task, --trials"]),
     ("small class", ["data", "--images", "--way", "3", "--query", "5", "--shot", "2"], ["7 pictures", "6 in angle00"]),
     ("few classes", ["data", "--images", "--way", "9"], ["at least 13 classes", "12"]),

@@ -15,7 +15,8 @@ from warmstart.estimators.picture_model import convert
 from warmstart.tasks.images import make_images
 from warmstart.training.train import Plan
 
-PLAN = Plan(steps=20, tasks=4, query=2, every=10)
+PLAN = Plan(steps=20, tasks=4, query=2, every=20)
+SHORT = Plan(steps=2, tasks=2, query=2, every=2)
 METHODS = ("protonet", "fomaml")
 
 
@@ -81,7 +82,8 @@ def test_a_picture_is_judged_alone(fitted, images, name):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_the_order_of_the_classes_only_permutes_the_columns(fitted, images, name):
-    support, asked = shown_and_asked(images, [0, 4, 8], 2)
+    full, asked = shown_and_asked(images, [0, 4, 8], 3)
+    support = make_images(full.pixels[:6], torch.tensor([3, 1, 2]), ("a", "b", "c"))  # unequal shots
     order = torch.tensor([2, 0, 1])
     turned = support.select(order)._replace(names=("z", "y", "x"))
     one, other = fitted[name].adapt(support), fitted[name].adapt(turned)
@@ -189,9 +191,15 @@ def test_episodes_drawn_ahead_fit_in_memory():
 
 
 def test_a_run_resumes_only_itself(images, tmp_path):
-    PictureLearner(3, 1, plan=PLAN, device="cpu").fit(images, folder=tmp_path)
-    PictureLearner(3, 1, plan=PLAN, seed=1, device="cpu").fit(images, folder=tmp_path)
+    PictureLearner(3, 1, plan=SHORT, device="cpu").fit(images, folder=tmp_path)
+    PictureLearner(3, 1, plan=SHORT, seed=1, device="cpu").fit(images, folder=tmp_path)
     assert len(list(tmp_path.rglob("checkpoint.safetensors"))) == 2
+
+
+def test_a_second_fit_is_a_new_model(images):
+    learner = PictureLearner(3, 1, plan=SHORT, device="cpu")
+    assert learner.fit(images).fitted.shape == (1, 16, 16)
+    assert learner.fit(bars(side=12)).fitted.shape == (1, 12, 12) and learner.notes_ == ()
 
 
 def test_settings_reach_the_method(images):

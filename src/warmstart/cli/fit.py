@@ -77,7 +77,10 @@ def fit(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Learn from TABLE, the rows of many tasks, and write a model. The same command resumes what was interrupted."""
+    """Learn from TABLE, the rows of many tasks, and write a model. The same command resumes what was interrupted.
+
+    With --images, learn from a folder of pictures by class: the model tells new classes apart from a few pictures.
+    """
     from warmstart.engine.ranks import join_ranks, wait_for_ranks
     from warmstart.estimators.folder import run_folder
     from warmstart.estimators.meta_learner import MetaLearner
@@ -136,7 +139,7 @@ def _refuse_pictures(context: typer.Context, table: Path) -> None:
 
     if table.is_dir():
         raise InputError("a table", f"the folder {table}", "add --images to learn from pictures, or pass a file")
-    refuse_options(context, OF_PICTURES, "tables, or --images")
+    refuse_options(context, OF_PICTURES, "tables", "leave them out, or add --images")
 
 
 def _roles(task: str | None, target: str | None, columns: dict[str, Any]) -> Roles:

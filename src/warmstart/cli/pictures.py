@@ -32,14 +32,14 @@ def set_here(context: typer.Context, names: Iterable[str]) -> list[str]:
     return [name for name, source in said if source is not None and source.name == "COMMANDLINE"]
 
 
-def refuse_options(context: typer.Context, names: Iterable[str], of: str) -> None:
+def refuse_options(context: typer.Context, names: Iterable[str], of: str, remedy: str = "leave them out") -> None:
     """One sentence when an option was given that has no meaning here."""
     from warmstart.core import InputError
 
     wrong = set_here(context, names)
     if wrong:
         flags = {param.name: param.opts[0] for param in context.command.params}
-        raise InputError(f"only options for {of}", ", ".join(flags[name] for name in wrong), "leave them out")
+        raise InputError(f"only options for {of}", ", ".join(flags[name] for name in wrong), remedy)
 
 
 def fit_pictures(

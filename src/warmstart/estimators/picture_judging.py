@@ -19,6 +19,7 @@ from warmstart.metrics.intervals import Interval, over_tasks, paired
 from warmstart.tasks.images import Images, sampler
 
 PART = 10  # tasks drawn at once
+AT_ONCE = 2  # tasks judged at once on a GPU: every query picture comes with a support of its own
 
 
 class Judged(NamedTuple):
@@ -34,8 +35,7 @@ class Judged(NamedTuple):
 
 def predict_alone(learner: Learner, state: Any, tasks: Task, way: int) -> Tensor:
     """Probabilities [t, n, way]; a head's outputs beyond `way` are left out."""
-    device = tasks.key.device
-    said: Prediction = predict_stack(learner, state, tasks, chunk=1 if device.type == "cpu" else None, alone=True)
+    said: Prediction = predict_stack(learner, state, tasks, chunk=1 if tasks.key.is_cpu else AT_ONCE, alone=True)
     kept = said.mean[..., :way]
     return kept / kept.sum(-1, keepdim=True)
 

@@ -87,11 +87,13 @@ class PictureLearner:
         With a folder for checkpoints the run resumes from them.
         """
         device = choose_device(self.device)
+        self.trained_ = None  # pictures are read for a new model
         images, notes = self.read(pictures)
         self.notes_ = tuple(notes)
-        low = next((name for name, n in dataclasses.asdict(self.plan).items() if n is not None and n < 1), None)
+        counts = dataclasses.asdict(self.plan) | {"shot": self.shot}
+        low = next((name for name, count in counts.items() if count is not None and count < 1), None)
         if low is not None:
-            raise InputError(f"{low} of at least 1", "less", "pass a larger number")
+            raise InputError(f"{low} of at least 1", f"{counts[low]}", "pass a larger number")
         split = split_for(images, self.way, self.seed)
         check_enough(images, self.way, self.shot + self.plan.query)
         design = design_for(images.shape)
@@ -178,12 +180,10 @@ class PictureLearner:
         learner, state = assemble(self.method, cfg, images.shape, design, self.way, stage, self.seed)
         training, validation = (take_classes(images, part).to(device) for part in split[:2])
         judged = min(self.way, len(validation.names))
-        seen, _ = assemble(
-            self.method, cfg, images.shape, design, self.way, stage, self.seed, judged
-        )  # prototypes of as many classes as are judged
-        check = validator(
-            seen, validation, judged, self.shot, min(VALIDATION_QUERY, plan.query), VALIDATION_TASKS, self.seed
-        )
+        asked = min(VALIDATION_QUERY, plan.query)
+        # for as many prototypes as there are classes to judge
+        seen, _ = assemble(self.method, cfg, images.shape, design, self.way, stage, self.seed, judged)
+        check = validator(seen, validation, judged, self.shot, asked, VALIDATION_TASKS, self.seed)
         rank, world = join_ranks()
         if folder is not None:
             folder = folder / self._fingerprint(images) / run_id(self.method, cfg)
