@@ -202,6 +202,18 @@ def test_a_second_fit_is_a_new_model(images):
     assert learner.fit(bars(side=12)).fitted.shape == (1, 12, 12) and learner.notes_ == ()
 
 
+def test_colour_is_learned_with_pooling(images, tmp_path):
+    colour = images._replace(pixels=images.pixels.expand(-1, 3, -1, -1).contiguous())
+    learner = PictureLearner(3, 1, "fomaml", plan=SHORT, device="cpu").fit(colour)
+    assert learner.fitted.design == Design(32, False)
+    learner.save(tmp_path / "model")
+    support, asked = shown_and_asked(images, [0, 4, 8])
+    adapted = PictureLearner.load(tmp_path / "model").adapt(support)
+    assert adapted.notes == ("pictures converted to colour",)
+    whole = learner.adapt(shown_and_asked(colour, [0, 4, 8])[0])
+    assert torch.equal(adapted.predict(asked[:2]), whole.predict(asked[:2]))
+
+
 def test_settings_reach_the_method(images):
     with pytest.raises(InputError, match="did you mean outer_lr"):
         PictureLearner(3, 1, settings={"outer_rl": 1}, plan=PLAN).fit(images)
