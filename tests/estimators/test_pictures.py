@@ -204,7 +204,8 @@ def test_a_second_fit_is_a_new_model(images):
 
 def test_colour_is_learned_with_pooling(images, tmp_path):
     colour = images._replace(pixels=images.pixels.expand(-1, 3, -1, -1).contiguous())
-    learner = PictureLearner(3, 1, "fomaml", plan=SHORT, device="cpu").fit(colour)
+    few = {"inner_steps": 1, "test_steps": 1}
+    learner = PictureLearner(3, 1, "fomaml", few, SHORT, device="cpu").fit(colour)
     assert learner.fitted.design == Design(32, False)
     learner.save(tmp_path / "model")
     support, asked = shown_and_asked(images, [0, 4, 8])
