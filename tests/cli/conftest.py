@@ -42,7 +42,7 @@ def call(arguments):
     return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def cli():
     return lambda *arguments: call(arguments)
 

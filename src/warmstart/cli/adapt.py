@@ -1,4 +1,4 @@
-"""warmstart adapt: predictions for new tasks from their first few rows."""
+"""warmstart adapt: predictions for new tasks from their first few rows, or for new classes from a few pictures."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from warmstart.cli.options import (
+    Broken,
     Descriptor,
     DescriptorTable,
     Device,
@@ -20,6 +21,7 @@ from warmstart.cli.options import (
     pairs,
 )
 from warmstart.cli.output import Voice
+from warmstart.cli.pictures import adapt_to_pictures, refuse_options
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,11 +29,13 @@ if TYPE_CHECKING:
     from warmstart.report import Table
 
 MOST = 40  # rows printed; a file holds all
+OF_TABLES = ("descriptor", "descriptor_table", "item_table", "first", "level", "save")
 
 
 def adapt(
+    context: typer.Context,
     model: Model,
-    query: Annotated[Path, typer.Option(metavar="TABLE", help="Rows to predict.")],
+    query: Annotated[Path, typer.Option(metavar="TABLE", help="Rows to predict; of pictures, a folder of them.")],
     support: Support = None,
     descriptor: Descriptor = None,
     descriptor_table: DescriptorTable = None,
@@ -39,9 +43,13 @@ def adapt(
     first: Annotated[int | None, typer.Option("-k", metavar="N", min=0, help="A task's first N support rows.")] = None,
     level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.9,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Predictions: .csv, .tsv or .parquet.")
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="FILE", help="Predictions: .csv, .tsv or .parquet; of pictures, a folder."
+        ),
     ] = None,
     save: Annotated[Path | None, typer.Option(metavar="ADAPTED", help="Folder for the adapted model.")] = None,
+    broken: Broken = "refuse",
     seed: Seed = 0,
     device: Device = "auto",
     json: Json = False,
@@ -49,15 +57,25 @@ def adapt(
 ) -> None:
     """Adapt MODEL to the support rows and predict the query rows, with intervals or class probabilities.
 
+    A model of pictures takes folders: the support has a sub-folder for each class; what is said is printed and
+    written with a contact sheet.
+
     With the task column in both tables each task is adapted to its own rows. Without support a model is
     zero-shot. One task is small work: it is done on the CPU.
     """
     from warmstart.engine.device import choose_device
+    from warmstart.estimators.folder import read_kind
     from warmstart.estimators.meta_learner import MetaLearner
     from warmstart.estimators.predictions import adapt_tasks, only, predict_tasks, write_table
 
     voice = Voice(json, quiet)
     choose_device(device)
+    if read_kind(model) == "pictures":
+        refuse_options(context, OF_TABLES, "a model of pictures")
+        adapt_to_pictures(voice, model, support, query, output, broken)
+        return
+    refuse_options(context, ("broken",), "a model of a table")
+    _refuse_folders({"--support": support, "--query": query})
     known = pairs(descriptor, "--descriptor", ",")
     adapted = adapt_tasks(MetaLearner.load(model), support, query, known, descriptor_table, item_table, first)
     said = predict_tasks(adapted, query, level, item_table)
@@ -76,6 +94,15 @@ def adapt(
     for what, path in {"Predictions": output, "Adapted model": save}.items():
         if path is not None:
             voice.say(f"{what}: {path}")
+
+
+def _refuse_folders(paths: dict[str, Path | None]) -> None:
+    from warmstart.core import InputError
+
+    for flag, path in paths.items():
+        if path is not None and path.is_dir():
+            got = f"the folder {path}"
+            raise InputError(f"a table for {flag}, since the model is of a table", got, "pass a file, or another model")
 
 
 def _table(said: pd.DataFrame) -> Table:

@@ -1,4 +1,4 @@
-"""warmstart fit: learn from the tables of many tasks how to learn a new one."""
+"""warmstart fit: learn from the tables of many tasks, or from pictures of many classes, how to learn a new one."""
 
 from __future__ import annotations
 
@@ -10,16 +10,25 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from warmstart.cli.options import Device, ItemTable, Json, Quiet, Seed, Table, TaskTable, names, pairs
+from warmstart.cli.options import Broken, Device, ItemTable, Json, Quiet, Seed, TaskTable, names, pairs
 from warmstart.cli.output import Voice
+from warmstart.cli.pictures import fit_pictures, refuse_options, set_here
 
 if TYPE_CHECKING:
     from warmstart.estimators.meta_learner import MetaLearner
     from warmstart.tasks.roles import Roles
 
 
+COLUMNS = ("task", "target", "item", "time", "weight", "group", "numeric", "categorical", "multi", "drop")
+OF_TABLES = (*COLUMNS, "task_table", "item_table", "kind", "support", "trials", "start")
+OF_PICTURES = ("way", "shot", "size", "broken")
+
+
 def fit(
-    table: Table,
+    context: typer.Context,
+    table: Annotated[
+        Path, typer.Argument(metavar="TABLE", help="Rows: .csv, .tsv or .parquet. With --images, a folder.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="MODEL", help="Folder of the model.")],
     task: Annotated[str | None, typer.Option(metavar="COL", help="Which task (user, device) a row is of.")] = None,
     target: Annotated[str | None, typer.Option(metavar="COL", help="What is to be predicted.")] = None,
@@ -34,17 +43,30 @@ def fit(
     multi: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns that hold several values.")] = None,
     drop: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns to leave out.")] = None,
     kind: Annotated[str | None, typer.Option(help="Of target: squared, binary or multiclass; else inferred.")] = None,
-    method: Annotated[str, typer.Option(metavar="ID", help="auto tunes and compares a few.")] = "auto",
+    images: Annotated[
+        bool, typer.Option("--images", help="Learn from pictures: TABLE is a folder with a sub-folder for each class.")
+    ] = False,
+    way: Annotated[int, typer.Option(metavar="N", min=2, help="Of pictures: classes in a task.")] = 5,
+    shot: Annotated[int, typer.Option(metavar="N", min=1, help="Of pictures: shown of each class.")] = 1,
+    size: Annotated[
+        int | None, typer.Option(metavar="N", min=8, help="Of pictures: side; else as they are, 84 at most.")
+    ] = None,
+    broken: Broken = "refuse",
+    method: Annotated[
+        str, typer.Option(metavar="ID", help="auto tunes and compares a few; of pictures, it is protonet.")
+    ] = "auto",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; may be repeated.")
     ] = None,
-    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Meta-updates.")] = 2000,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Meta-updates; 1000 of pictures.")] = 2000,
     every: Annotated[
         int, typer.Option(metavar="N", min=1, help="Updates between looks at validation tasks, and checkpoints.")
     ] = 100,
-    tasks: Annotated[int, typer.Option(metavar="N", min=1, help="Tasks in a meta-batch.")] = 32,
+    tasks: Annotated[int, typer.Option(metavar="N", min=1, help="Tasks in a meta-batch; 8 of pictures.")] = 32,
     support: Annotated[int, typer.Option(metavar="N", min=1, help="Rows shown of a task, at most.")] = 20,
-    query: Annotated[int, typer.Option(metavar="N", min=1, help="Rows judged of a task, at most.")] = 10,
+    query: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Rows judged of a task, at most; 5 pictures of a class.")
+    ] = 10,
     trials: Annotated[int, typer.Option(metavar="N", min=1, help="Configurations tried of each method.")] = 4,
     start: Annotated[
         Path | None, typer.Option("--from", metavar="MODEL", help="Go on from this model: its columns and method.")
@@ -55,7 +77,10 @@ def fit(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Learn from TABLE, the rows of many tasks, and write a model. The same command resumes what was interrupted."""
+    """Learn from TABLE, the rows of many tasks, and write a model. The same command resumes what was interrupted.
+
+    With --images, learn from a folder of pictures by class: the model tells new classes apart from a few pictures.
+    """
     from warmstart.engine.ranks import join_ranks, wait_for_ranks
     from warmstart.estimators.folder import run_folder
     from warmstart.estimators.meta_learner import MetaLearner
@@ -63,6 +88,26 @@ def fit(
     from warmstart.training.train import Plan
 
     voice = Voice(json, quiet)
+    if images:
+        refuse_options(context, OF_TABLES, "pictures")
+        chosen = {name: context.params[name] for name in set_here(context, ("steps", "every", "tasks", "query"))}
+        fit_pictures(
+            voice,
+            table,
+            output,
+            chosen,
+            way,
+            shot,
+            None if method == "auto" else method,
+            pairs(settings, "--set"),
+            size,
+            broken,
+            tensorboard,
+            seed,
+            device,
+        )
+        return
+    _refuse_pictures(context, table)
     begun = None if start is None else MetaLearner.load(start)
     columns: dict[str, Any] = {"item": item, "time": time, "weight": weight, "group": group}
     columns |= {"numeric": names(numeric), "categorical": names(categorical), "multi": names(multi)}
@@ -87,6 +132,14 @@ def fit(
             learner.save(output)
         wait_for_ranks()
     _tell(voice, learner, output, table, {"--task-table": task_table, "--item-table": item_table})
+
+
+def _refuse_pictures(context: typer.Context, table: Path) -> None:
+    from warmstart.core import InputError
+
+    if table.is_dir():
+        raise InputError("a table", f"the folder {table}", "add --images to learn from pictures, or pass a file")
+    refuse_options(context, OF_PICTURES, "tables", "leave them out, or add --images")
 
 
 def _roles(task: str | None, target: str | None, columns: dict[str, Any]) -> Roles:

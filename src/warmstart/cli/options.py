@@ -26,6 +26,8 @@ DescriptorTable = Annotated[
     Path | None, typer.Option(metavar="TABLE", help="The same as a table, found by the task column.")
 ]
 
+Broken = Annotated[str, typer.Option(metavar="CHOICE", help="Of pictures that cannot be read: refuse or skip.")]
+
 
 def names(text: str | None) -> tuple[str, ...] | None:
     """Columns separated by commas.

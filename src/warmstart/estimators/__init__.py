@@ -2,5 +2,7 @@
 
 from warmstart.estimators.adapted import AdaptedModel
 from warmstart.estimators.meta_learner import MetaLearner
+from warmstart.estimators.picture_learner import PictureLearner
+from warmstart.estimators.picture_model import AdaptedPictures
 
-__all__ = ["AdaptedModel", "MetaLearner"]
+__all__ = ["AdaptedModel", "AdaptedPictures", "MetaLearner", "PictureLearner"]

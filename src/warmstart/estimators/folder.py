@@ -104,7 +104,19 @@ def pack(config: dict[str, Any], tensors: Tree, schema: str | None, card: str) -
     return files if schema is None else {**files, SCHEMA: schema.encode()}
 
 
+def read_kind(path: Path) -> str:
+    """What a folder holds: a model of a table, one adapted to a task, or one of pictures."""
+    return str(_read_config(path).get("kind"))
+
+
 def read_config(path: Path, kind: str) -> dict[str, Any]:
+    config = _read_config(path)
+    if config.get("kind") != kind:
+        raise InputError(f"a model of kind {kind} in {path}", repr(config.get("kind")), "pass the other folder")
+    return config
+
+
+def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_dir():
         raise InputError(f"a model folder at {path}", "none", "pass the folder that `fit -o` wrote")
     config = read_json(path / CONFIG)
@@ -113,8 +125,6 @@ def read_config(path: Path, kind: str) -> dict[str, Any]:
     if config["format"] > FORMAT:
         made = config.get("warmstart", "a newer version")
         raise InputError(f"format {FORMAT} or older in {path}", f"{config['format']}", f"update warmstart to {made}")
-    if config.get("kind") != kind:
-        raise InputError(f"a model of kind {kind} in {path}", repr(config.get("kind")), "pass the other folder")
     return config
 
 

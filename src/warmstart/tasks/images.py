@@ -63,6 +63,17 @@ def make_images(pixels: Tensor, lengths: Tensor, names: tuple[str, ...]) -> Imag
     return Images(pixels, torch.cat([lengths.new_zeros(1), lengths.cumsum(0)]), names)
 
 
+def fit_in(size: tuple[int, ...], most: int) -> tuple[int, int]:
+    """Height and width shrunk so that neither is beyond `most`, in proportion.
+
+    >>> fit_in((300, 400), 84), fit_in((28, 28), 84)
+    ((63, 84), (28, 28))
+    """
+    height, width = size
+    share = min(1.0, most / max(size))
+    return max(1, round(height * share)), max(1, round(width * share))
+
+
 def with_rotations(images: Images) -> Images:
     """Every class four times, turned by multiples of 90 degrees: each turn is a class of its own."""
     _, height, width = images.shape

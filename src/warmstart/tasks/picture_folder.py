@@ -23,11 +23,16 @@ from warmstart.tasks.picture_stack import Broken, count_of, some_names, stack_pi
 
 
 def read_folder(
-    path: str | Path, size: tuple[int, int] | None = None, colour: bool | None = None, broken: Broken = "refuse"
+    path: str | Path,
+    size: tuple[int, int] | None = None,
+    colour: bool | None = None,
+    broken: Broken = "refuse",
+    most: int | None = None,
 ) -> tuple[Images, list[str]]:
     """The classes of a folder, and what was converted or left out.
 
     `size` is (height, width); without it, or without `colour`, what most pictures have is taken.
+    A size that is taken so is shrunk until no side is beyond `most`.
     """
     root = _folder(path)
     found, others = _walk(root)
@@ -36,7 +41,7 @@ def read_folder(
     if "." in found:
         got = f"{found['.'][0].name} outside any"
         raise InputError(f"every picture of {root} in a sub-folder, its class", got, "move or remove it")
-    stack = stack_pictures([file for name in sorted(found) for file in found[name]], size, colour, broken)
+    stack = stack_pictures([file for name in sorted(found) for file in found[name]], size, colour, broken, most)
     count = Counter(file.parent.relative_to(root).as_posix() for file in stack.files)
     names = tuple(name for name in sorted(found) if count[name])
     lost = [name for name in sorted(found) if not count[name]]
@@ -68,6 +73,33 @@ def find_repeats(images: Images | Tensor) -> list[tuple[int, int]]:
     first: dict[bytes, int] = {}
     seen = [(first.setdefault(key, row), row) for row, key in enumerate(_digests(images))]
     return [(earlier, row) for earlier, row in seen if earlier != row]
+
+
+def without_repeats(images: Images) -> tuple[Images, list[str]]:
+    """Each picture once, so that none is shown and judged; one that lies in two classes has no label and goes."""
+    owner = torch.arange(len(images.names)).repeat_interleave(images.lengths.cpu())
+    repeats = find_repeats(images)
+    torn = {first for first, later in repeats if owner[first] != owner[later]}
+    gone = torn | {later for _, later in repeats}
+    if not gone:
+        return images, []
+    keep = torch.tensor([row not in gone for row in range(len(owner))])
+    lengths = torch.bincount(owner[keep], minlength=len(images.names))
+    left = [c for c, count in enumerate(lengths.tolist()) if count]
+    notes = []
+    again = sum(first not in torn for first, _ in repeats)
+    if again:
+        notes.append(f"{count_of(again, 'picture')} left out as the same as another of its class")
+    if torn:
+        one, other = next((owner[a], owner[b]) for a, b in repeats if a in torn and owner[a] != owner[b])
+        told = f"for instance in {images.names[one]} and {images.names[other]}"
+        notes.append(f"{count_of(len(gone) - again, 'picture')} left out as the same in two classes, {told}")
+    notes += [
+        f"class {name} left out: no picture is its own" for name, n in zip(images.names, lengths, strict=True) if not n
+    ]
+    if not left:
+        raise InputError("pictures that differ", "each in two classes", "check the folders")
+    return make_images(images.pixels[keep], lengths[left], tuple(images.names[c] for c in left)), notes
 
 
 def same_pictures(a: Images | Tensor, b: Images | Tensor) -> list[tuple[int, int]]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from warmstart.core import InputError
+from warmstart.tasks.images import fit_in
 from warmstart.tasks.picture_file import Header, read_header, read_picture, to_pixels
 
 Broken: TypeAlias = Literal["refuse", "skip"]
@@ -24,16 +25,24 @@ class Stack(NamedTuple):
 
 
 def stack_pictures(
-    files: Sequence[Path], size: tuple[int, int] | None, colour: bool | None, broken: Broken = "refuse"
+    files: Sequence[Path],
+    size: tuple[int, int] | None,
+    colour: bool | None,
+    broken: Broken = "refuse",
+    most: int | None = None,
 ) -> Stack:
-    """`size` is (height, width); without it, or without `colour`, what most of the pictures have is taken."""
+    """`size` is (height, width); without it, or without `colour`, what most of the pictures have is taken.
+
+    A size that is taken so is shrunk until no side is beyond `most`.
+    """
     if broken not in ("refuse", "skip"):
         raise InputError("broken pictures to 'refuse' or to 'skip'", repr(broken), "pass one of the two")
     if size is not None and min(size) < 1:
         raise InputError("a height and a width of at least 1", f"{size[0]} x {size[1]}", "pass larger ones")
     # headers first: the tensor is laid out once, and large pictures are never held together
     headers = _headers(files, broken)
-    height, width = _usual_size(list(headers.values())) if size is None else size
+    usual = _usual_size(list(headers.values())) if size is None else size
+    height, width = fit_in(usual, most) if size is None and most is not None else usual
     if colour is None:
         colour = 2 * sum(header.colour for header in headers.values()) >= len(headers)
     shape = (3 if colour else 1, height, width)

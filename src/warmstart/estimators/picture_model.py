@@ -1,0 +1,206 @@
+"""A trained model of pictures, and what a few pictures of new classes make of it."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from warmstart.core import InputError, Learner, Tree, adapt
+from warmstart.core.trees import fill, named_leaves, take
+from warmstart.engine.files import finite, read_tensors, same_tensors
+from warmstart.engine.stage import PLAIN
+from warmstart.estimators.folder import SCHEMA, WEIGHTS, read_text
+from warmstart.estimators.methods import configure
+from warmstart.estimators.picture_judging import sharpen
+from warmstart.estimators.picture_methods import Design, assemble, find, most_classes
+from warmstart.estimators.trained import damaged, under
+from warmstart.tasks.images import Images, as_batch
+from warmstart.tasks.split import Split
+
+VERSION = 1  # of schema.json
+LUMA = (0.299, 0.587, 0.114)  # of red, green and blue in grey
+
+
+@dataclass(frozen=True)
+class TrainedPictures:
+    """Everything that adaptation needs. Tensors inside are on the CPU."""
+
+    name: str  # method id
+    config: Any
+    theta: Tree
+    shape: tuple[int, int, int]  # channels, height, width
+    design: Design
+    way: int
+    shot: int
+    split: Split  # names of the classes
+    value: float  # log loss on the validation classes
+    sharpness: float  # of the probabilities, which made that loss least
+
+    def learner(self, classes: int) -> tuple[Learner, Any]:
+        """For tasks of so many classes, with its state."""
+        learner, state = assemble(self.name, self.config, self.shape, self.design, self.way, PLAIN, 0, classes)
+        return learner, state._replace(theta=self.theta)
+
+    def config_json(self) -> dict[str, Any]:
+        return {
+            "method": self.name,
+            "config": dataclasses.asdict(self.config),
+            "way": self.way,
+            "shot": self.shot,
+            "network": self.design._asdict(),
+            "sharpness": self.sharpness,
+            "validation": self.value if self.value == self.value else None,
+        }
+
+    def schema_json(self) -> str:
+        """The pictures' shape and the fixed split of the classes."""
+        classes = {part: list(names) for part, names in self.split._asdict().items()}
+        return json.dumps({"version": VERSION, "shape": list(self.shape), "classes": classes}, indent=1) + "\n"
+
+
+def restore(path: Path, config: dict[str, Any]) -> TrainedPictures:
+    """From its folder; nothing in it is run."""
+    shape, split = _schema(path)
+    try:
+        design = Design(int(config["network"]["filters"]), bool(config["network"]["strided"]))
+        name, way, shot, value = config["method"], int(config["way"]), int(config["shot"]), config["validation"]
+        cfg = configure(find(name, design).config, config["config"])
+        _, state = assemble(name, cfg, shape, design, way, PLAIN, 0)
+        sharp = float(config["sharpness"])
+        if not 0 < sharp < float("inf"):
+            raise damaged(path)
+        told = float("nan") if value is None else float(value)
+        trained = TrainedPictures(name, cfg, state.theta, shape, design, way, shot, split, told, sharp)
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):  # RuntimeError: torch on absurd sizes
+        raise damaged(path) from None
+    found, _ = read_tensors(path / WEIGHTS)
+    if not finite(found):
+        raise InputError(f"finite weights in {path / WEIGHTS}", "others", "restore the file, or fit again")
+    theta = under(found, "theta")
+    same_tensors(theta, named_leaves(state.theta), path / WEIGHTS)
+    return dataclasses.replace(trained, theta=fill(state.theta, theta))
+
+
+def _schema(path: Path) -> tuple[tuple[int, int, int], Split]:
+    try:
+        content = json.loads(read_text(path / SCHEMA))
+        version = content["version"]
+        if isinstance(version, int) and version > VERSION:
+            raise InputError(f"version {VERSION} or older in {path / SCHEMA}", f"{version}", "update warmstart")
+        channels, height, width = map(int, content["shape"])
+        if min(channels, height, width) < 1:
+            raise damaged(path, SCHEMA)
+        parts = {part: tuple(map(str, content["classes"][part])) for part in Split._fields}
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, RecursionError):
+        raise damaged(path, SCHEMA) from None
+    return (channels, height, width), Split(**parts)
+
+
+@dataclass(frozen=True)
+class AdaptedPictures:
+    """A classifier of new classes, from the few pictures it was shown."""
+
+    trained: TrainedPictures
+    support: Images  # as the network sees it
+    notes: tuple[str, ...]  # what was converted
+    learner: Learner
+    state: Any
+    adapted: Tree
+    shown: Tree  # the support as the network's input
+    columns: tuple[int, ...]  # where each class of the support lies in the network's output
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the classes, in the order of the probabilities."""
+        return self.support.names
+
+    def predict(self, pixels: Tensor) -> Tensor:
+        """Class probabilities [n, classes] of pictures [n, channels, height, width], uint8.
+
+        The network normalises by the pictures it is given, so each is judged alone with the support pictures:
+        what is said of one does not depend on the others, to the bit. Neither names nor order of the classes matter.
+        """
+        pixels, _ = convert(pixels, self.trained.shape)
+        return (
+            torch.stack([self._one(picture) for picture in pixels]) if len(pixels) else torch.zeros(0, len(self.names))
+        )
+
+    def _one(self, picture: Tensor) -> Tensor:
+        own = as_batch(picture[None].to(torch.get_default_dtype()) / 255, torch.zeros(1, dtype=torch.long)).x
+        among = {name: torch.cat([self.shown[name], own[name]]) for name in own}
+        with torch.no_grad():
+            said = take(self.learner.predict(self.state, self.adapted, among, ()), -1).mean
+        kept = said[: len(self.columns)]  # a head may have outputs for more classes than were shown
+        return sharpen(kept, self.trained.sharpness)[list(self.columns)]
+
+
+def adapt_pictures(trained: TrainedPictures, support: Images) -> AdaptedPictures:
+    """Adapt to the classes of the support."""
+    count, most = len(support.names), most_classes(trained.name, trained.way)
+    if count < 2:
+        raise InputError("at least two classes in the support", f"{count}", "add a folder for each class")
+    if most is not None and count > most:
+        raise InputError(
+            f"at most {most} classes in the support of this {trained.name} model",
+            f"{count}",
+            f"leave some out, or fit with --way {count} or --method protonet",
+        )
+    if int(support.lengths.min()) < 1:
+        empty = support.names[int(support.lengths.argmin())]
+        raise InputError("a picture of every class in the support", f"none of {empty}", "add one, or leave it out")
+    pixels, notes = convert(support.pixels, trained.shape)
+    support = support._replace(pixels=pixels.cpu(), offsets=support.offsets.cpu())
+    # outputs go to classes in an order that only their pictures decide, or names would change what is said
+    order = sorted(range(count), key=lambda c: _digest(support, c))
+    rows = support.select(torch.tensor(order))
+    label = torch.arange(count).repeat_interleave(rows.lengths)
+    batch = as_batch(rows.pixels.to(torch.get_default_dtype()) / 255, label)
+    learner, state = trained.learner(count)
+    with torch.no_grad():
+        adapted = adapt(learner, state, batch, torch.zeros(0))
+    columns = tuple(order.index(c) for c in range(count))
+    return AdaptedPictures(trained, support, tuple(notes), learner, state, adapted, batch.x, columns)
+
+
+def convert(pixels: Tensor, shape: tuple[int, int, int]) -> tuple[Tensor, list[str]]:
+    """Pictures as a model of `shape` takes them, and what had to be done to them."""
+    if pixels.dim() != 4 or pixels.dtype != torch.uint8:
+        got = f"{list(pixels.shape)} {pixels.dtype}"
+        raise InputError("pictures [n, channels, height, width] uint8", got, "convert them")
+    notes = []
+    channels, size = pixels.shape[1], tuple(pixels.shape[2:])
+    if channels != shape[0]:
+        if (channels, shape[0]) == (1, 3):
+            pixels = pixels.expand(-1, 3, -1, -1)
+        elif (channels, shape[0]) == (3, 1):
+            grey = pixels.float() * torch.tensor(LUMA, device=pixels.device)[:, None, None]
+            pixels = grey.sum(1, keepdim=True).round().clamp(0, 255).to(torch.uint8)
+        else:
+            raise InputError(
+                f"pictures of {shape[0]} channels, as the model was fitted for",
+                f"{channels}",
+                "convert them, or fit again",
+            )
+        notes.append(f"pictures converted to {'colour' if shape[0] == 3 else 'grey'}")
+    if size != shape[1:]:
+        resized = F.interpolate(pixels.float(), shape[1:], mode="bilinear", antialias=True)
+        pixels = resized.round().clamp(0, 255).to(torch.uint8)
+        notes.append(f"pictures resized from {size[0]} x {size[1]} to {shape[1]} x {shape[2]}")
+    return pixels, notes
+
+
+def _digest(images: Images, which: int) -> bytes:
+    first, last = int(images.offsets[which]), int(images.offsets[which + 1])
+    return hashlib.blake2b(images.pixels[first:last].contiguous().numpy().tobytes()).digest()
