@@ -15,6 +15,7 @@ PAGES = {
     "reptile": ["reptile"],
     "imaml": ["imaml"],
     "meta_sgd": ["meta_sgd"],
+    "bmaml": ["bmaml"],
     "empirical_bayes": ["empirical_bayes"],
 }
 NO_RESULTS = "No results have been committed yet.\n"

@@ -11,7 +11,6 @@ from torch.testing import assert_close
 
 from warmstart.core import Batch, InputError, Task, adapt, functional
 from warmstart.core.trees import leaves, take
-from warmstart.engine.stage import PLAIN, TRACED
 from warmstart.learners import maml
 from warmstart.learners.bmaml import Config, build
 from warmstart.models.likelihoods import squared
@@ -29,10 +28,10 @@ def draw(seed, *shape):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
-def make(cfg=CONFIG, stage=PLAIN):
+def make(cfg=CONFIG):
     with seeded(0):
         model = functional(MLP(1, (HIDDEN,), 1, "tanh"))
-    learner = build(model, squared, cfg, stage)
+    learner = build(model, squared, cfg)
     return learner, learner.init(model.params)
 
 
@@ -123,10 +122,10 @@ def differences(theta, cfg, e=1e-5):
 @pytest.mark.parametrize(("loss", "width"), [("chaser", 0.0), ("chaser", 2.5), ("query", 0.0)])
 def test_the_meta_gradient_is_that_of_finite_differences_with_leader_and_median_held(loss, width):
     cfg = replace(CONFIG, loss=loss, bandwidth=width)
-    learner, state = make(cfg)
+    _, state = make(cfg)
     value, expected = differences(vectors(state.theta), cfg)
-    for stage, recompute in ((PLAIN, False), (PLAIN, True), (TRACED, False)):
-        delta, info = make(replace(cfg, recompute=recompute), stage)[0].meta_grad(state, make_tasks(), ())
+    for recompute in (False, True):
+        delta, info = make(replace(cfg, recompute=recompute))[0].meta_grad(state, make_tasks(), ())
         assert_close(info.loss, value)
         assert_close(vectors(delta.grad), expected, rtol=1e-6, atol=1e-7)
 
@@ -162,7 +161,7 @@ def test_adapted_particles_predict_their_mixture():
 
 
 def test_particles_reach_the_posterior_of_a_linear_model():
-    """A Gaussian known in closed form: precision A = weight_precision I + X' W X / noise^2, mean A^-1 X' W y / noise^2."""
+    """A Gaussian of precision A = weight_precision I + X' W X / noise^2 and mean A^-1 X' W y / noise^2."""
     model = functional(nn.Linear(2, 1, bias=False))
     learner = build(model, squared, Config(particles=60, inner_lr=0.1, noise=0.8, weight_precision=1.7, spread=1.0))
     state = learner.init(model.params)

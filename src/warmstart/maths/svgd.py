@@ -56,7 +56,7 @@ def median_bandwidth(apart: Tensor) -> Tensor:
 
 
 def repulsion(x: Tensor, near: Tensor, h: float | Tensor) -> Tensor:
-    """sum_j grad_{x_j} k(x_j, x_i) = 2 / h sum_j (x_i - x_j) k(x_j, x_i), for rows x [m, d] and kernel values [m, m]."""
+    """sum_j grad_{x_j} k(x_j, x_i) = 2 / h sum_j (x_i - x_j) k(x_j, x_i), of rows [m, d] and kernel values [m, m]."""
     return 2 / h * (x * near.sum(1, keepdim=True) - near @ x)
 
 
