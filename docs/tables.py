@@ -15,6 +15,7 @@ PAGES = {
     "reptile": ["reptile"],
     "imaml": ["imaml"],
     "meta_sgd": ["meta_sgd"],
+    "bmaml": ["bmaml"],
     "empirical_bayes": ["empirical_bayes"],
     "gem": ["gem_bml", "gem_bml_plus"],
 }

@@ -21,7 +21,7 @@ from warmstart.engine.files import finite, read_tensors, write_tensors
 from warmstart.engine.meta import Feed, meta_update, predict_stack, sum_meta_grad
 from warmstart.engine.noise import adapt_noise, generator, train_noise
 from warmstart.engine.stage import COMPILED, LOOPED, PLAIN, TRACED
-from warmstart.learners import empirical_bayes, gem, imaml, maml, meta_sgd, pretrain, reptile, scratch
+from warmstart.learners import bmaml, empirical_bayes, gem, imaml, maml, meta_sgd, pretrain, reptile, scratch
 from warmstart.models.likelihoods import binary, multiclass, squared
 from warmstart.models.mlp import MLP
 
@@ -63,6 +63,12 @@ LEARNERS = {
         gem.build,
         gem.Config(**descent, plus=False, joint=True, natural=False, inner="adam", samples=2, predictions=3),
         "squared",
+    ),
+    "bmaml": Case(bmaml.build, bmaml.Config(**descent, particles=3, leader_steps=2, noise=0.6, spread=0.3)),
+    "bmaml-query": Case(
+        bmaml.build,
+        bmaml.Config(**descent, particles=3, loss="query", bandwidth=2.0, inner="adam", recompute=True),
+        "squared multiclass",
     ),
     "protonet": Case(prototypes, protonet.Config(outer_lr=0.03, weight_decay=0.1), "multiclass", zero_shot=False),
 }

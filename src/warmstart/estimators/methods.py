@@ -15,7 +15,7 @@ from torch import nn
 
 from warmstart.core import Columns, InputError, Learner, Likelihood, functional
 from warmstart.engine.stage import Stage
-from warmstart.learners import empirical_bayes, gem, imaml, maml, meta_sgd, pretrain, reptile, scratch
+from warmstart.learners import bmaml, empirical_bayes, gem, imaml, maml, meta_sgd, pretrain, reptile, scratch
 from warmstart.models.likelihoods import binary, multiclass, squared
 from warmstart.models.mlp import seeded
 from warmstart.models.tabular import TabularNet
@@ -38,6 +38,7 @@ METHODS = {
     "reptile": Method(reptile.Config(), reptile.build, reptile.SPACE),
     "imaml": Method(imaml.Config(), imaml.build, imaml.SPACE),
     "meta_sgd": Method(meta_sgd.Config(), meta_sgd.build, meta_sgd.SPACE),
+    "bmaml": Method(bmaml.Config(), bmaml.build, bmaml.SPACE),
     "empirical_bayes": Method(empirical_bayes.Config(), empirical_bayes.build, empirical_bayes.SPACE),
     "gem_bml": Method(gem.GEM_BML, gem.build, gem.SPACE),
     "gem_bml_plus": Method(gem.GEM_BML_PLUS, gem.build, gem.SPACE),
