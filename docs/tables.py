@@ -17,6 +17,7 @@ PAGES = {
     "meta_sgd": ["meta_sgd"],
     "empirical_bayes": ["empirical_bayes"],
     "gem": ["gem_bml", "gem_bml_plus"],
+    "llama": ["llama"],
 }
 NO_RESULTS = "No results have been committed yet.\n"
 
