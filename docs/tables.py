@@ -18,6 +18,7 @@ PAGES = {
     "bmaml": ["bmaml"],
     "empirical_bayes": ["empirical_bayes"],
     "gem": ["gem_bml", "gem_bml_plus"],
+    "llama": ["llama"],
 }
 NO_RESULTS = "No results have been committed yet.\n"
 

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 import torch
 
-from warmstart.core import InputError
+from warmstart.core import Batch, InputError
 from warmstart.core.trees import leaves, take, tree_map
 from warmstart.estimators.adapted import AdaptedModel
 from warmstart.estimators.fitting import Problem, fingerprint
@@ -67,7 +67,8 @@ def test_zero_shot_is_the_learner_before_any_step(fitted, new_task, method):
     model = fitted(method)
     state, learner = model.fitted.state, model.fitted.learner
     about = model.fitted.schema.transform_descriptor(known)
-    start = learner.finish(state, learner.start(state, take(about, 0)), ())
+    nothing = Batch((), *[torch.zeros(0)] * 3)
+    start = learner.finish(state, learner.start(state, take(about, 0)), nothing)
     zero = model.adapt(None, known)
     assert zero.shown == 0 and all(map(torch.allclose, leaves(zero.adapted), leaves(start)))
     assert not np.allclose(zero.predict(query).mean, model.adapt(support, known).predict(query).mean)

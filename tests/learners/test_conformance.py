@@ -21,7 +21,7 @@ from warmstart.engine.files import finite, read_tensors, write_tensors
 from warmstart.engine.meta import Feed, meta_update, predict_stack, sum_meta_grad
 from warmstart.engine.noise import adapt_noise, generator, train_noise
 from warmstart.engine.stage import COMPILED, LOOPED, PLAIN, TRACED
-from warmstart.learners import bmaml, empirical_bayes, gem, imaml, maml, meta_sgd, pretrain, reptile, scratch
+from warmstart.learners import bmaml, empirical_bayes, gem, imaml, llama, maml, meta_sgd, pretrain, reptile, scratch
 from warmstart.models.likelihoods import binary, multiclass, squared
 from warmstart.models.mlp import MLP
 
@@ -69,6 +69,18 @@ LEARNERS = {
         bmaml.build,
         bmaml.Config(**descent, particles=3, loss="query", bandwidth=2.0, inner="adam", recompute=True),
         "squared multiclass",
+    ),
+    "llama": Case(llama.build, llama.Config(**descent, eta=0.3, prior_precision=5.0, noise=0.4, samples=3)),
+    "llama-diagonal": Case(
+        llama.build,
+        llama.Config(**descent, curvature="diagonal", prior_precision=5.0, samples=3, recompute=True),
+        "squared multiclass",
+        fast="head.*",
+    ),
+    "llama-evidence": Case(
+        llama.build,
+        llama.Config(**descent, objective="evidence", prior_precision=0.9, noise=0.4, rank=3, samples=3),
+        zero_shot=False,
     ),
     "protonet": Case(prototypes, protonet.Config(outer_lr=0.03, weight_decay=0.1), "multiclass", zero_shot=False),
 }

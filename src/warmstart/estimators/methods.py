@@ -15,7 +15,7 @@ from torch import nn
 
 from warmstart.core import Columns, InputError, Learner, Likelihood, functional
 from warmstart.engine.stage import Stage
-from warmstart.learners import bmaml, empirical_bayes, gem, imaml, maml, meta_sgd, pretrain, reptile, scratch
+from warmstart.learners import bmaml, empirical_bayes, gem, imaml, llama, maml, meta_sgd, pretrain, reptile, scratch
 from warmstart.models.likelihoods import binary, multiclass, squared
 from warmstart.models.mlp import seeded
 from warmstart.models.tabular import TabularNet
@@ -42,6 +42,7 @@ METHODS = {
     "empirical_bayes": Method(empirical_bayes.Config(), empirical_bayes.build, empirical_bayes.SPACE),
     "gem_bml": Method(gem.GEM_BML, gem.build, gem.SPACE),
     "gem_bml_plus": Method(gem.GEM_BML_PLUS, gem.build, gem.SPACE),
+    "llama": Method(llama.Config(), llama.build, llama.SPACE),
 }
 AUTO = ("empirical_bayes", "anil", "pretrain")  # what `auto` compares
 LIKELIHOODS = {"squared": squared, "binary": binary, "multiclass": multiclass}
