@@ -54,7 +54,7 @@ class Config:
     loss: str = "chaser"  # or query: the likelihood of the query rows
     bandwidth: float = 0.0  # of the kernel on squared distances; 0 takes the particles' median
     noise: float = 0.5**0.5  # standard deviation of a squared likelihood
-    weight_precision: float = 1.0  # of the Gaussian prior around zero
+    weight_precision: float = 0.01  # of the Gaussian prior around zero
     spread: float = 0.1  # standard deviation of the first particles around the given parameters
     seed: int = 0  # of that spread
     recompute: bool = False  # keep few states of the inner loop and run it again: less memory, more time
@@ -68,7 +68,7 @@ SPACE: dict[str, list[Any]] = {
     "inner_steps": [1, 3, 5],
     "leader_steps": [1, 3, 5],
     "test_steps": [3, 5, 10],
-    "weight_precision": [0.01, 0.1, 1.0],
+    "weight_precision": [0.0, 0.01, 0.1],
     "outer_lr": [3e-4, 1e-3, 3e-3],
 }
 
