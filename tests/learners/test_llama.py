@@ -194,6 +194,21 @@ def test_rows_narrow_what_is_said_where_they_are_and_not_before_a_step():
     assert_close(spread[0], learner.predict(state, none, at, noise).variance)
 
 
+@pytest.mark.parametrize("inner", ["sgd", "momentum"])
+def test_a_strong_prior_does_not_overshoot_with_one_row(inner):
+    model, given = network(hidden=()), take(tasks(support=1), 0)
+    cfg = replace(CONVERGED, prior_precision=5000.0, inner=inner)
+    learner = llama.build(model, squared, cfg)
+    state = learner.init(model.params)
+    row = given.support._replace(y=torch.tensor([40.0]))
+    phi = adapt(learner, state, row, (), steps=2000).phi
+    x = torch.cat([row.x[0], torch.ones(1)])
+    narrow = row.w[0] / cfg.noise**2 / cfg.prior_precision  # the mode, theta + x narrow r / (1 + narrow x'x)
+    r = row.y[0] - model.apply(model.params, row.x)[0, 0]
+    moved = x * narrow * r / (1 + narrow * x @ x)
+    assert_close(phi["head.weight"][0] - model.params["head.weight"][0], moved[:2])
+
+
 def test_an_exploded_task_is_said_and_does_not_stop_the_others():
     model = network()
     learner = llama.build(model, squared, LAPLACE)

@@ -56,7 +56,7 @@ class Config:
     objective: str = "query"  # or evidence, of the support rows; it has no use for eta and the query rows
     curvature: str = "full"  # or diagonal
     prior_precision: float = 1000.0  # of every fast parameter around theta
-    noise: float = 0.1  # standard deviation of a squared likelihood's rows
+    noise: float = 0.5  # standard deviation of a squared likelihood's rows
     samples: int = 20  # draws of a prediction
     rank: int = 100  # directions that a task's rows can narrow in a prediction; the others keep the prior's spread
     inner_lr: float = 0.01
@@ -73,7 +73,7 @@ class Config:
 SPACE: dict[str, list[Any]] = {
     "eta": [0.0, 0.1, 0.5],
     "prior_precision": [100.0, 300.0, 1000.0, 3000.0],
-    "noise": [0.03, 0.1, 0.3],
+    "noise": [0.1, 0.3, 0.5, 1.0],
     "inner_lr": [0.003, 0.01, 0.03, 0.1, 0.3],
     "inner_steps": [1, 3, 5],
     "test_steps": [1, 3, 5, 10],
@@ -124,7 +124,9 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         def posterior(phi: Params) -> Tensor:
             return loss({**slow, **phi}, batch) + unit(batch) * away(phi, theta)
 
-        return Inner(*optimiser.update(inner.phi, grad(posterior)(inner.phi), inner.opt, cfg.inner_lr))
+        # with plain descent this is an implicit step on the prior, so however few the rows its pull cannot overshoot
+        rate = cfg.inner_lr / (1 + cfg.inner_lr * cfg.prior_precision * unit(batch))
+        return Inner(*optimiser.update(inner.phi, grad(posterior)(inner.phi), inner.opt, rate))
 
     def step(state: State, seen: Seen, batch: Batch, noise: Tree) -> Seen:
         return Seen(descend(state.theta, seen.inner, batch, noise), torch.ones_like(seen.rows))
