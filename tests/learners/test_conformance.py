@@ -80,10 +80,10 @@ LEARNERS = {
     "abml": Case(abml.build, abml.Config(**inferred)),
     "abml-query": Case(abml.build, abml.Config(**inferred, objective="query", recompute=True), "squared"),
     "abml-difference": Case(abml.build, abml.Config(**inferred, objective="difference", inner="adam"), "squared"),
-    "pmaml": Case(pmaml.build, pmaml.Config(**inferred)),
+    "pmaml": Case(pmaml.build, pmaml.Config(**inferred), "squared multiclass"),
     "pmaml-joint": Case(pmaml.build, pmaml.Config(**inferred, joint=True, recompute=True, inner="adam"), "squared"),
     "platipus": Case(pmaml.build, pmaml.Config(**inferred, algorithm="platipus", shift_lr=0.05)),
-    "kl_chaser": Case(kl_chaser.build, kl_chaser.Config(**inferred, leader_steps=2)),
+    "kl_chaser": Case(kl_chaser.build, kl_chaser.Config(**inferred, leader_steps=2), "squared binary"),
     "kl_chaser-joint": Case(kl_chaser.build, kl_chaser.Config(**inferred, joint=True, recompute=True), "squared"),
     "protonet": Case(prototypes, protonet.Config(outer_lr=0.03, weight_decay=0.1), "multiclass", zero_shot=False),
 }
