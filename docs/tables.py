@@ -17,6 +17,9 @@ PAGES = {
     "meta_sgd": ["meta_sgd"],
     "empirical_bayes": ["empirical_bayes"],
     "gem": ["gem_bml", "gem_bml_plus"],
+    "abml": ["abml"],
+    "pmaml": ["pmaml", "platipus"],
+    "kl_chaser": ["kl_chaser"],
 }
 NO_RESULTS = "No results have been committed yet.\n"
 
