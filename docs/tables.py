@@ -19,6 +19,9 @@ PAGES = {
     "empirical_bayes": ["empirical_bayes"],
     "gem": ["gem_bml", "gem_bml_plus"],
     "llama": ["llama"],
+    "abml": ["abml"],
+    "pmaml": ["pmaml", "platipus"],
+    "kl_chaser": ["kl_chaser"],
 }
 NO_RESULTS = "No results have been committed yet.\n"
 

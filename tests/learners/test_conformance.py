@@ -21,7 +21,21 @@ from warmstart.engine.files import finite, read_tensors, write_tensors
 from warmstart.engine.meta import Feed, meta_update, predict_stack, sum_meta_grad
 from warmstart.engine.noise import adapt_noise, generator, train_noise
 from warmstart.engine.stage import COMPILED, LOOPED, PLAIN, TRACED
-from warmstart.learners import bmaml, empirical_bayes, gem, imaml, llama, maml, meta_sgd, pretrain, reptile, scratch
+from warmstart.learners import (
+    abml,
+    bmaml,
+    empirical_bayes,
+    gem,
+    imaml,
+    kl_chaser,
+    llama,
+    maml,
+    meta_sgd,
+    pmaml,
+    pretrain,
+    reptile,
+    scratch,
+)
 from warmstart.models.likelihoods import binary, multiclass, squared
 from warmstart.models.mlp import MLP
 
@@ -44,6 +58,7 @@ def prototypes(model, likelihood, cfg, stage=PLAIN):
 
 
 descent = {"inner_lr": 0.07, "inner_steps": 3, "test_steps": 2, "outer_lr": 0.03}
+inferred = {**descent, "samples": 2, "predictions": 3, "sd": 0.2, "noise": 0.7, "kl_weight": 0.8}
 LEARNERS = {
     "scratch": Case(scratch.build, scratch.Config(inner_lr=0.1, test_steps=3)),
     "pretrain": Case(pretrain.build, pretrain.Config(inner_lr=0.1, test_steps=3, inner="momentum", weight_decay=0.1)),
@@ -82,6 +97,14 @@ LEARNERS = {
         llama.Config(**descent, objective="evidence", prior_precision=0.9, noise=0.4, rank=3, samples=3),
         zero_shot=False,
     ),
+    "abml": Case(abml.build, abml.Config(**inferred)),
+    "abml-query": Case(abml.build, abml.Config(**inferred, objective="query", recompute=True), "squared"),
+    "abml-difference": Case(abml.build, abml.Config(**inferred, objective="difference", inner="adam"), "squared"),
+    "pmaml": Case(pmaml.build, pmaml.Config(**inferred), "squared multiclass"),
+    "pmaml-joint": Case(pmaml.build, pmaml.Config(**inferred, joint=True, recompute=True, inner="adam"), "squared"),
+    "platipus": Case(pmaml.build, pmaml.Config(**inferred, algorithm="platipus", shift_lr=0.05)),
+    "kl_chaser": Case(kl_chaser.build, kl_chaser.Config(**inferred, leader_steps=2), "squared binary"),
+    "kl_chaser-joint": Case(kl_chaser.build, kl_chaser.Config(**inferred, joint=True, recompute=True), "squared"),
     "protonet": Case(prototypes, protonet.Config(outer_lr=0.03, weight_decay=0.1), "multiclass", zero_shot=False),
 }
 EVERY = [

@@ -15,7 +15,21 @@ from torch import nn
 
 from warmstart.core import Columns, InputError, Learner, Likelihood, functional
 from warmstart.engine.stage import Stage
-from warmstart.learners import bmaml, empirical_bayes, gem, imaml, llama, maml, meta_sgd, pretrain, reptile, scratch
+from warmstart.learners import (
+    abml,
+    bmaml,
+    empirical_bayes,
+    gem,
+    imaml,
+    kl_chaser,
+    llama,
+    maml,
+    meta_sgd,
+    pmaml,
+    pretrain,
+    reptile,
+    scratch,
+)
 from warmstart.models.likelihoods import binary, multiclass, squared
 from warmstart.models.mlp import seeded
 from warmstart.models.tabular import TabularNet
@@ -43,6 +57,10 @@ METHODS = {
     "gem_bml": Method(gem.GEM_BML, gem.build, gem.SPACE),
     "gem_bml_plus": Method(gem.GEM_BML_PLUS, gem.build, gem.SPACE),
     "llama": Method(llama.Config(), llama.build, llama.SPACE),
+    "abml": Method(abml.Config(), abml.build, abml.SPACE),
+    "pmaml": Method(pmaml.Config(), pmaml.build, pmaml.SPACE),
+    "platipus": Method(pmaml.PLATIPUS, pmaml.build, pmaml.SPACE),
+    "kl_chaser": Method(kl_chaser.Config(), kl_chaser.build, kl_chaser.SPACE),
 }
 AUTO = ("empirical_bayes", "anil", "pretrain")  # what `auto` compares
 LIKELIHOODS = {"squared": squared, "binary": binary, "multiclass": multiclass}

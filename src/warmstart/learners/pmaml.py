@@ -1,0 +1,220 @@
+"""Probabilistic MAML: the prior is judged by the query rows under what the support rows have made of it.
+
+`platipus`, with all parameters of N(mean, sd) drawn once and then adapted as MAML does:
+
+    q_t = N(mean - posterior_rate * grad NLL(mean; query_t), posterior_sd)          (in training only)
+    p_t = N(mean - prior_rate * grad NLL(mean; support_t), sd)
+    phi ~ q_t in training, ~ p_t for a new task;    phi_t = phi - inner_lr * grad NLL(phi; support_t)
+    theta <- theta - outer_lr * grad_theta sum_t [ E_{q_t} NLL(phi_t; query_t) + kl_weight KL(q_t || p_t) ]
+
+`bound`, the evidence bound of the query rows whose prior is the support's posterior:
+
+    q1_t = VI(theta; support_t),    q2_t = VI(q1_t; query_t)  or  VI(theta; support_t and query_t)
+    theta <- theta + outer_lr * grad_theta sum_t [ E_{q2_t} log p(query_t | phi) - kl_weight KL(q2_t || q1_t) ]
+
+Finn, Xu and Levine, 2018; Zou and Lu, 2020, appendix B.4. Differs from the papers: see docs/methods/pmaml.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+
+from warmstart.core import (
+    Batch,
+    InputError,
+    Learner,
+    Likelihood,
+    Model,
+    Noise,
+    Params,
+    Prediction,
+    Task,
+    Tree,
+    task_log_likelihood,
+)
+from warmstart.core.trees import add, expand, sum_tasks, tree_map, zeros_like
+from warmstart.engine.stage import PLAIN, Stage
+from warmstart.engine.unroll import unroll, value_and_grad
+from warmstart.maths.mean_field import Gaussian, around, bounded, draw, kl
+from warmstart.maths.optim import descend, named
+from warmstart.maths.outer import Delta, Info, State, outer
+from warmstart.maths.predictive import predictive
+from warmstart.maths.prior import all_fast, all_rows, as_theta, asked, learned_prior, prior_of, steps_first
+from warmstart.maths.variational import Inner, inference, shapes
+
+
+@dataclass(frozen=True)
+class Config:
+    algorithm: str = "bound"  # bound or platipus
+    joint: bool = False  # bound: q2 from all rows at once instead of from q1 and the query rows
+    inner_lr: float = 1e-3
+    inner_steps: int = 5  # of training; of each posterior in `bound`
+    test_steps: int = 10  # of adaptation, unless the caller says otherwise
+    inner: str = "sgd"  # sgd, momentum or adam
+    samples: int = 5  # draws in an inner step and in the bound; in `platipus` networks adapted in training
+    predictions: int = 20  # draws in a prediction; in `platipus` networks that a new task adapts
+    kl_weight: float = 1.0
+    noise: float = 0.5  # standard deviation of a row, for a squared likelihood
+    sd: float = 0.03  # of the prior, at first; in `platipus` of q too
+    shift_lr: float = 1e-3  # platipus: where prior_rate and posterior_rate start
+    recompute: bool = False  # keep few states of the inner loop and run it again: less memory, more time
+    outer_lr: float = 1e-3
+    outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
+
+
+PLATIPUS = Config(algorithm="platipus", sd=0.01)
+
+SPACE: dict[str, list[Any]] = {
+    "inner_lr": [3e-4, 1e-3, 3e-3, 0.01],
+    "inner_steps": [1, 3, 5],
+    "test_steps": [5, 10, 20],
+    "noise": [0.1, 0.3, 0.5, 1.0],
+    "sd": [0.003, 0.01, 0.03, 0.1],
+    "outer_lr": [3e-4, 1e-3, 3e-3],
+}
+
+
+def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
+    if min(cfg.noise, cfg.sd) <= 0 or min(cfg.samples, cfg.predictions, cfg.inner_steps) < 1:
+        raise InputError("positive noise, sd, samples, predictions and inner_steps", f"{cfg}", "raise what is zero")
+    match cfg.algorithm:
+        case "bound":
+            return _bound(model, likelihood, cfg, stage)
+        case "platipus":
+            return _platipus(model, likelihood, cfg, stage)
+    raise InputError("an algorithm bound or platipus", repr(cfg.algorithm), "use one of these names")
+
+
+def _bound(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -> Learner:
+    infer = inference(task_log_likelihood(model, likelihood, cfg.noise), named(cfg.inner), cfg.kl_weight)
+    out = outer(cfg.outer_lr, cfg.outer_decay)
+    common = learned_prior(model, likelihood, infer, out, sd=cfg.sd, rate=cfg.inner_lr, noise=cfg.noise)
+
+    def judge(nothing: Tree, found: tuple[Gaussian, Gaussian], query: Batch, noise: Tree) -> Tensor:
+        return infer.bound(found[1], found[0], query, noise)
+
+    from_prior = unroll(common.descend, stage, cfg.recompute)
+    from_support = unroll(common.onward, stage, cfg.recompute)
+    judged = value_and_grad(judge, stage)
+    total = stage.run(sum_tasks)
+
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+        prior, steps = prior_of(state.theta), cfg.inner_steps
+        first = common.first(prior, len(tasks.key))
+        support, query = steps_first(noise["support"]), steps_first(noise["query"])
+        shown, tape = from_prior.run(prior, first, tasks.support, support, steps)
+        if cfg.joint:
+            after, tape2 = from_prior.run(prior, first, all_rows(tasks), query, steps)
+        else:
+            (_, after), tape2 = from_support.run((), common.afresh(prior, shown.q), tasks.query, query, steps)
+        value, _, (before, both) = judged((), (shown.q, after.q), tasks.query, noise["bound"])
+        end = Inner(both, zeros_like(after.opt))
+        slope = zeros_like(prior)
+        if cfg.joint:
+            anchored, pulled = from_prior.pull(tape2, end)
+            slope = add(anchored, total(pulled.q))
+        else:
+            _, (anchor, pulled) = from_support.pull(tape2, (before, end))
+            before = add(anchor, pulled.q)  # q1 was the anchor, in the steps and in the bound, and the start
+        anchored, pulled = from_prior.pull(tape, Inner(before, zeros_like(shown.opt)))
+        slope = add(slope, add(anchored, total(pulled.q)))
+        return Delta(as_theta(slope)), Info(value)
+
+    train = {part: shapes(model.params, cfg.inner_steps, cfg.samples) for part in ("support", "query")}
+    noise = asked(model.params, cfg.samples, cfg.predictions, {**train, "bound": shapes(model.params, cfg.samples)})
+    start, step, finish, predict = common.start, common.step, common.finish, common.predict
+    return Learner(common.init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)
+
+
+class Drawn(NamedTuple):
+    """Networks on their way, with a leading axis of draws."""
+
+    phi: Params
+    opt: Any
+
+
+class Started(NamedTuple):
+    drawn: Drawn
+    fresh: Tensor  # 1 before any row is seen: the networks are still to be drawn
+
+
+class Adapted(NamedTuple):
+    phi: Params
+    fresh: Tensor
+
+
+def _platipus(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -> Learner:
+    all_fast(model)
+    fit = task_log_likelihood(model, likelihood, cfg.noise)
+    optimiser, out = named(cfg.inner), outer(cfg.outer_lr, cfg.outer_decay)
+
+    def misfit(params: Params, batch: Batch) -> Tensor:
+        return -fit(params, batch)
+
+    def shifted(theta: Tree, role: str, log_sd: Params, batch: Batch) -> Gaussian:
+        """The prior's mean, one step down the rows' misfit with learned rates."""
+        return bounded(Gaussian(descend(theta["mean"], grad(misfit)(theta["mean"], batch), theta[role]), log_sd))
+
+    def begin(phi: Params) -> Drawn:
+        return Drawn(phi, optimiser.init(phi))
+
+    def adapt(nothing: Tree, drawn: Drawn, batch: Batch, noise: Tree) -> Drawn:
+        slope = vmap(grad(misfit), in_dims=(0, None))(drawn.phi, batch)
+        return Drawn(*optimiser.update(drawn.phi, slope, drawn.opt, cfg.inner_lr))
+
+    def init(params: Params) -> State:
+        prior = around(params, cfg.sd)
+        rates = tree_map(lambda leaf: torch.full_like(leaf, cfg.shift_lr), params)
+        return out.init(
+            {**as_theta(prior), "posterior_log_sd": prior.log_sd, "prior_rate": rates, "posterior_rate": rates}
+        )
+
+    def start(state: State, descriptor: Tree) -> Started:
+        phi = expand(state.theta["mean"], cfg.predictions)
+        return Started(begin(phi), next(iter(phi.values())).new_ones(()))
+
+    def step(state: State, inner: Started, batch: Batch, noise: Tree) -> Started:
+        """Networks are drawn at the first step that sees a row, and adapted from then on."""
+        found = draw(shifted(state.theta, "prior_rate", state.theta["log_sd"], batch), noise)
+        phi = tree_map(lambda new, old: torch.where(inner.fresh > 0, new, old), found, inner.drawn.phi)
+        moved = Started(adapt((), inner.drawn._replace(phi=phi), batch, ()), torch.zeros_like(inner.fresh))
+        seen = (batch.w * batch.mask).sum() > 0
+        kept: Started = tree_map(lambda new, old: torch.where(seen, new, old), moved, inner)
+        return kept
+
+    def finish(state: State, inner: Started, batch: Batch) -> Adapted:
+        return Adapted(inner.drawn.phi, inner.fresh)
+
+    def predict(state: State, adapted: Adapted, x: Tree, noise: Tree) -> Prediction:
+        spread = tree_map(lambda e: adapted.fresh * e, noise)  # nothing is added to networks that were drawn before
+        sd = prior_of(state.theta).log_sd
+        return predictive(model, likelihood, draw(Gaussian(adapted.phi, sd), spread), x, cfg.noise)
+
+    def propose(theta: Tree, nothing: Tree, support: Batch, query: Batch, noise: Tree) -> tuple[Params, Tensor]:
+        q = shifted(theta, "posterior_rate", theta["posterior_log_sd"], query)
+        return draw(q, noise), cfg.kl_weight * kl(q, shifted(theta, "prior_rate", theta["log_sd"], support))
+
+    def judge(nothing: Tree, phi: Params, query: Batch) -> Tensor:
+        each: Tensor = vmap(misfit, in_dims=(0, None))(phi, query)
+        return each.mean()
+
+    proposed, loop = stage.differentiate(propose), unroll(adapt, stage, cfg.recompute)
+    judged = value_and_grad(judge, stage)
+
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+        (phi, distance), saved = proposed.forward(state.theta, (), tasks.support, tasks.query, noise)
+        first = Drawn(phi, expand(optimiser.init(tree_map(lambda leaf: leaf[0], phi)), len(tasks.key)))
+        drawn, tape = loop.run((), first, tasks.support, (), cfg.inner_steps)
+        value, _, cotangent = judged((), drawn.phi, tasks.query)
+        _, pulled = loop.pull(tape, Drawn(cotangent, zeros_like(drawn.opt)))
+        slope, _ = proposed.backward(saved, (pulled.phi, torch.ones_like(distance)))
+        return Delta(slope), Info(value + distance.sum(0))
+
+    draws = shapes(model.params, cfg.predictions)
+    noise = Noise(shapes(model.params, cfg.samples), draws, draws)
+    return Learner(init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)
