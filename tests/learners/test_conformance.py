@@ -59,6 +59,8 @@ def prototypes(model, likelihood, cfg, stage=PLAIN):
 
 descent = {"inner_lr": 0.07, "inner_steps": 3, "test_steps": 2, "outer_lr": 0.03}
 inferred = {**descent, "samples": 2, "predictions": 3, "sd": 0.2, "noise": 0.7, "kl_weight": 0.8}
+stein = {**descent, "particles": 3, "recompute": True}
+laplace = {**descent, "noise": 0.4, "samples": 3, "recompute": True}
 LEARNERS = {
     "scratch": Case(scratch.build, scratch.Config(inner_lr=0.1, test_steps=3)),
     "pretrain": Case(pretrain.build, pretrain.Config(inner_lr=0.1, test_steps=3, inner="momentum", weight_decay=0.1)),
@@ -73,30 +75,15 @@ LEARNERS = {
     "meta_sgd-head": Case(meta_sgd.build, meta_sgd.Config(**descent, inner="adam"), "binary", fast="head.*"),
     "empirical_bayes": Case(empirical_bayes.build, empirical_bayes.Config(components=2, rank=1, evidence=0.6)),
     "empirical_bayes-prior": Case(empirical_bayes.build, empirical_bayes.Config(components=3), "squared", prior=True),
-    "gem": Case(gem.build, gem.Config(**descent, samples=2, predictions=3, sd=0.2, noise=0.7)),
+    "gem": Case(gem.build, gem.Config(**inferred)),
     "gem-joint": Case(
-        gem.build,
-        gem.Config(**descent, plus=False, joint=True, natural=False, inner="adam", samples=2, predictions=3),
-        "squared",
+        gem.build, gem.Config(**inferred, plus=False, joint=True, natural=False, inner="adam"), "squared"
     ),
-    "bmaml": Case(bmaml.build, bmaml.Config(**descent, particles=3, leader_steps=2, noise=0.6, spread=0.3)),
-    "bmaml-query": Case(
-        bmaml.build,
-        bmaml.Config(**descent, particles=3, loss="query", bandwidth=2.0, inner="adam", recompute=True),
-        "squared multiclass",
-    ),
-    "llama": Case(llama.build, llama.Config(**descent, eta=0.3, prior_precision=5.0, noise=0.4, samples=3)),
-    "llama-diagonal": Case(
-        llama.build,
-        llama.Config(**descent, curvature="diagonal", prior_precision=5.0, samples=3, recompute=True),
-        "squared multiclass",
-        fast="head.*",
-    ),
-    "llama-evidence": Case(
-        llama.build,
-        llama.Config(**descent, objective="evidence", prior_precision=0.9, noise=0.4, rank=3, samples=3),
-        zero_shot=False,
-    ),
+    "bmaml": Case(bmaml.build, bmaml.Config(**stein, leader_steps=2, noise=0.6, spread=0.3)),
+    "bmaml-query": Case(bmaml.build, bmaml.Config(**stein, loss="query", bandwidth=2.0, inner="adam"), "multiclass"),
+    "llama": Case(llama.build, llama.Config(**laplace, eta=0.3, prior_precision=5.0)),
+    "llama-diagonal": Case(llama.build, llama.Config(**laplace, curvature="diagonal"), "squared", fast="head.*"),
+    "llama-evidence": Case(llama.build, llama.Config(**laplace, objective="evidence", rank=3), zero_shot=False),
     "abml": Case(abml.build, abml.Config(**inferred)),
     "abml-query": Case(abml.build, abml.Config(**inferred, objective="query", recompute=True), "squared"),
     "abml-difference": Case(abml.build, abml.Config(**inferred, objective="difference", inner="adam"), "squared"),

@@ -40,5 +40,6 @@ def train_noise(noise: Noise, tasks: int, source: torch.Generator) -> Tree:
 
 
 def adapt_noise(noise: Noise, tasks: int, steps: int, source: torch.Generator) -> Tree:
-    """What `predict_stack` takes: noise of the steps and of the prediction."""
-    return normals(noise.step, (tasks, steps), source), normals(noise.predict, (tasks,), source)
+    """What `predict_stack` takes: noise of the steps and of the prediction, the same after any number of steps."""
+    predict = normals(noise.predict, (tasks,), source)
+    return normals(noise.step, (tasks, steps), source), predict
