@@ -94,11 +94,8 @@ LEARNERS = {
     "kl_chaser-joint": Case(kl_chaser.build, kl_chaser.Config(**inferred, joint=True, recompute=True), "squared"),
     "protonet": Case(prototypes, protonet.Config(outer_lr=0.03, weight_decay=0.1), "multiclass", zero_shot=False),
 }
-EVERY = [
-    pytest.param(case, LIKELIHOODS[name], id=f"{id}-{name}")
-    for id, case in LEARNERS.items()
-    for name in case.likelihoods.split()
-]
+PAIRS = [(id, case, name) for id, case in LEARNERS.items() for name in case.likelihoods.split()]
+EVERY = [pytest.param(case, LIKELIHOODS[name], id=f"{id}-{name}") for id, case, name in PAIRS]
 ONCE = [pytest.param(case, LIKELIHOODS[case.likelihoods.split()[0]], id=id) for id, case in LEARNERS.items()]
 INNER = [
     pytest.param(case._replace(config=replace(case.config, inner=inner)), LIKELIHOODS[name], id=f"{id}-{inner}-{name}")
@@ -107,8 +104,7 @@ INNER = [
     for inner in sorted({"sgd", "momentum", "adam"} - {case.config.inner})
     for name in case.likelihoods.split()[:1]
 ]
-every = pytest.mark.parametrize(("case", "likelihood"), EVERY)
-once = pytest.mark.parametrize(("case", "likelihood"), ONCE)
+every, once = (pytest.mark.parametrize(("case", "likelihood"), cases) for cases in (EVERY, ONCE))
 
 
 @cache
