@@ -8,7 +8,7 @@ import time
 from safetensors import safe_open
 
 CODE = "import sys; from warmstart.cli import main; main()"
-STEPS = 120
+STEPS = 500
 
 
 def steps_done(folder):
