@@ -32,7 +32,8 @@ def stop(line, folder, after, number):
 
 def test_killed_and_interrupted_fit_ends_with_the_same_bits(cli, home, tmp_path, fast, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    slow = ("--tasks", 1000)  # so that a signal arrives in time on a busy machine
+    # so that a signal arrives in time on a busy machine, and training is not stopped early
+    slow = ("--tasks", 1000, "--every", STEPS // 10)
     plan = (*fast, *slow, "--steps", STEPS, "--method", "pretrain", "--device", "cpu", "--seed", "3")
     line = ("fit", home / "rows.csv", "--task", "user", "--target", "y", *plan, "-o")
     folder = tmp_path / ".model.run"
