@@ -38,7 +38,7 @@ def section(results: Results, methods: Sequence[str] | None = None) -> str:
         blocks.append(f"{heading}:\n\n{markdown(table(replace(results, rows=rows), methods))}")
     commands = ", ".join(f"`{line}`" for line in results.command.splitlines())
     devices = ", ".join(results.device.splitlines())
-    versions = ", ".join(f"{name} {version}" for name, version in results.versions.items())
+    versions = ", ".join(f"{name} {' and '.join(version.splitlines())}" for name, version in results.versions.items())
     return "\n\n".join([*blocks, f"{commands} on {devices}, {results.date}; {versions}."]) + "\n"
 
 

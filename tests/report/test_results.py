@@ -3,6 +3,7 @@ import errno
 import json
 import math
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -231,3 +232,12 @@ def test_results_are_immutable():
     assert isinstance(content, Results)
     with pytest.raises(AttributeError):
         content.study = "other"
+
+
+def test_merged_results_name_the_versions_of_both_runs():
+    row = make_row("ours", {}, "mse", {0: 1.0})
+    first, second = (make_results("sine", "full", "cpu", "", [row]) for _ in range(2))
+    other = replace(second, versions={**second.versions, "torch": "9.9"})
+    merged = merge(first, other).versions
+    assert merged["torch"].splitlines() == [first.versions["torch"], "9.9"]
+    assert merged["python"] == first.versions["python"]

@@ -148,3 +148,11 @@ def test_cost_grows_with_the_inner_steps_only_where_the_loop_is_differentiated(m
 def test_settings_speak():
     assert Setting(20, 5).label == "20-way 5-shot"
     assert few_shot.verdict([], Setting(5, 1)) == "Nothing was run."
+
+
+def test_a_training_that_diverged_is_shown_as_such(parts):
+    wild = entries({"maml": lambda way: maml.Config(inner_lr=0.1, outer_lr=1e30)})
+    size = TINY._replace(methods=("nearest_centroid", "maml"), settings=(Setting(3, 1),))
+    outcome = run_study("omniglot", "quick", size, parts, Network(4, True), wild, {}, [0], [], "cpu", None, None)
+    lines = {line.label: line.cells for line in outcome.sections[0].table.lines}
+    assert lines["maml"][0].text == "not finite" and "nearest_centroid" in outcome.verdict

@@ -63,7 +63,9 @@ def how_it_was_run(results: Results, durations: Mapping[str, float] | None = Non
         "Preset": results.preset,
         "Seeds": ", ".join(map(str, seeds)),
         "Device": results.device,
-        "Versions": ", ".join(f"{name} {version}" for name, version in results.versions.items()),
+        "Versions": ", ".join(
+            f"{name} {' and '.join(version.splitlines())}" for name, version in results.versions.items()
+        ),
         "Date": results.date,
         "Durations": ", ".join(f"{name} {_span(seconds)}" for name, seconds in (durations or {}).items()),
     }

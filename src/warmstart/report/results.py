@@ -51,7 +51,7 @@ def versions() -> dict[str, str]:
 
 
 def merge(old: Results, new: Results) -> Results:
-    """Both runs in one: a seed that was run again replaces, a new one joins. Date and versions are the new run's."""
+    """Both runs in one: a seed that was run again replaces, a new one joins. The date is the new run's."""
     if (old.study, old.preset) != (new.study, new.preset):
         raise InputError(
             f"results of {new.study} ({new.preset})", f"{old.study} ({old.preset})", "write to another folder"
@@ -62,6 +62,7 @@ def merge(old: Results, new: Results) -> Results:
     return replace(
         new,
         device=_lines(old.device, new.device),
+        versions={name: _lines(old.versions.get(name, ""), found) for name, found in new.versions.items()},
         command=_lines(old.command, new.command),
         rows=tuple(rows.values()),
     )

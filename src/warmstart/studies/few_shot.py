@@ -137,13 +137,15 @@ def run_study(
         for name in names:
             for seed in seeds:
                 report = bar(f"{name}, {setting.label}, seed {seed}")
-                kept = None if folder is None else folder / f"{name}-{setting.way}-{setting.shot}-{seed}"
+                place = f"{size.plan.steps}-{name}-{setting.way}-{setting.shot}-{seed}"
+                kept = None if folder is None else folder / place
                 try:
                     predict, alone = fit(name, learners, parts, setting, size, network, seed, where, report, kept)
                 except InputError as error:
-                    if "finite" not in str(error):
+                    if "finite loss" not in str(error):
                         raise
-                    continue  # diverged, which is a result: the cell says so
+                    found.setdefault((name, setting), {})[seed] = diverged(test)
+                    continue
                 found.setdefault((name, setting), {})[seed] = judge(predict, alone, test, where)
     rows = [row for key, by_seed in found.items() for row in rows_of(*key, by_seed, published)]
     results = make_results(study, preset, str(where), " ".join(["warmstart", *sys.argv[1:]]), rows)
@@ -203,7 +205,7 @@ def fit(
 
     if name != "scratch":
         draw = sampler(parts.train, setting.way, setting.shot, size.query)
-        source = from_family(draw, size.tasks[setting.way], seed, device=device, block=BLOCK)
+        source = from_family(draw, size.tasks[setting.way], seed, learner.noise, device, block=BLOCK)
         state = train(learner, state, source, size.plan, validate, stage=stage, folder=folder, progress=report).state
 
     def together(task: Task) -> Prediction:
@@ -213,6 +215,14 @@ def fit(
         return predict_stack(learner, state, task, chunk=chunk, alone=True)
 
     return together, alone
+
+
+def diverged(test: Task) -> Judged:
+    """Training that ended in numbers that are not finite is a result: its cells say so."""
+    nothing = torch.full((len(test.key),), float("nan"))
+    query = to_device(test.query._replace(x=()), "cpu")
+    classes = int(query.y.max()) + 1
+    return Judged(nothing, nothing, nothing, torch.full((*query.y.shape, classes), float("nan")), query)
 
 
 def one_by_one(predict: Predictor) -> Predictor:
@@ -297,7 +307,7 @@ def verdict(rows: Sequence[Row], setting: Setting) -> str:
     at = {
         row.method: row.mean
         for row in rows
-        if row.metric == ACCURACY and row.setting == {"way": setting.way, "shot": setting.shot}
+        if row.metric == ACCURACY and row.mean == row.mean and row.setting == {"way": setting.way, "shot": setting.shot}
     }
     ours = {name: value for name, value in at.items() if name not in BASELINES}
     theirs = {name: value for name, value in at.items() if name in BASELINES}

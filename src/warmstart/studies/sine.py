@@ -156,7 +156,8 @@ def fit(
         lambda count, draw: sine.draw(sine.DEFAULT, count, shot, size.query, draw),
         size.tasks,
         seed,
-        device=device,
+        learner.noise,
+        device,
         block=TOGETHER,
         together=together > 1,
     )
