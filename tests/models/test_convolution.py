@@ -1,17 +1,12 @@
 import pytest
 import torch
-import torch.nn.functional as F
 from torch.func import grad, vmap
 
 from warmstart.engine.device import fast_products
 from warmstart.engine.stage import PLAIN, TRACED
-from warmstart.models.convolution import by_patches
+from warmstart.models.convolution import by_patches, by_torch
 
 SIZES = [(28, 28, 2), (7, 7, 2), (4, 5, 2), (6, 5, 1), (1, 3, 2)]
-
-
-def reference(x, weight, stride):
-    return F.conv2d(x, weight, stride=stride, padding=1)
 
 
 def after_a_step(convolve, stride):
@@ -36,7 +31,7 @@ def made(height, width, tasks=2):
 @pytest.mark.parametrize(("height", "width", "stride"), SIZES)
 def test_patches_give_torchs_convolution(height, width, stride):
     x, weight = made(height, width)
-    torch.testing.assert_close(by_patches(x[0], weight[0], stride), reference(x[0], weight[0], stride))
+    torch.testing.assert_close(by_patches(x[0], weight[0], stride), by_torch(x[0], weight[0], stride))
 
 
 @pytest.mark.parametrize("stage", [PLAIN, TRACED])
@@ -44,7 +39,7 @@ def test_patches_give_torchs_convolution(height, width, stride):
 def test_patches_have_torchs_derivatives_task_by_task(height, width, stride, stage):
     x, weight = made(height, width)
     run = stage.stack(lambda shared, x, weight: after_a_step(by_patches, stride)(x, weight))
-    expected = vmap(after_a_step(reference, stride))(x, weight)
+    expected = vmap(after_a_step(by_torch, stride))(x, weight)
     torch.testing.assert_close(run((), x, weight), expected, rtol=1e-9, atol=1e-9)
 
 

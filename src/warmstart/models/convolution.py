@@ -9,17 +9,24 @@ precision of float32 products is "medium", patches and kernels are bfloat16 and 
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeAlias
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import Function
 
+Convolution: TypeAlias = Callable[[Tensor, Tensor, int], Tensor]
+
 
 def convolve(x: Tensor, weight: Tensor, stride: int) -> Tensor:
     """x [n, c, h, w], weight [f, c, 3, 3] -> [n, f, h', w']."""
-    return by_patches(x, weight, stride) if x.is_cuda else F.conv2d(x, weight, stride=stride, padding=1)
+    return by_patches(x, weight, stride) if x.is_cuda else by_torch(x, weight, stride)
+
+
+def by_torch(x: Tensor, weight: Tensor, stride: int) -> Tensor:
+    return F.conv2d(x, weight, stride=stride, padding=1)
 
 
 def by_patches(x: Tensor, weight: Tensor, stride: int) -> Tensor:
