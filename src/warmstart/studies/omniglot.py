@@ -60,7 +60,7 @@ LEARNERS = entries(
         "scratch": lambda way: scratch.Config(inner_lr=0.01, test_steps=50),
         "maml": lambda way: maml.Config(**_descent(way)),
         "fomaml": lambda way: maml.Config(**_descent(way), first_order=True),
-        "reptile": lambda way: reptile.Config(inner_lr=1e-3, minibatches=True, test_steps=50),
+        "reptile": lambda way: reptile.Config(inner_lr=0.4, inner="sgd", minibatches=True, test_steps=50),
         "imaml": lambda way: _implicit(solve_steps=5),
         "imaml, plain gradient": lambda way: _implicit(solve_steps=0),
         "meta_sgd": lambda way: meta_sgd.Config(inner_lr=0.1, inner_steps=1 if way <= 5 else 3),
