@@ -45,25 +45,34 @@ class Entry(NamedTuple):
 
 OUTER: Space = {"outer_lr": [3e-4, 1e-3, 3e-3]}
 DESCENT: Space = {"inner_lr": [0.003, 0.01, 0.03, 0.1], "inner_steps": [1, 3, 5, 10], **OUTER}
-# of a Gaussian prior, whose rows are summed: ten rows of noise 0.5 make a rate twenty times that of a mean loss
+# Of a Gaussian prior, whose rows are summed: ten rows of noise 1 make a rate five times that of a mean loss. The prior's
+# pull on a mean is inner_lr kl_weight / sd^2 a step, and beyond 2 it overshoots. A prior as wide as weights usually are
+# drowns the signal in its own draws, so it starts narrow and is widened where tasks differ.
 PRIOR: Space = {
-    "inner_lr": [3e-4, 1e-3, 2e-3],
+    "inner_lr": [2e-3, 4e-3, 8e-3],
     "inner_steps": [3, 5, 10],
-    "kl_weight": [0.01, 0.1, 1.0],
-    "noise": [0.3, 0.5, 0.7],
-    "sd": [0.003, 0.01, 0.03],
-    **OUTER,
+    "kl_weight": [1e-3, 2.5e-3, 0.01],
+    "noise": [0.7, 1.0],
+    "sd": [0.005, 0.01, 0.02],
+    "outer_lr": [1e-3, 3e-3],
 }
-BEGIN: dict[str, Any] = {"inner_lr": 1e-3, "inner_steps": 5, "kl_weight": 0.01, "noise": 0.5, "sd": 0.005}
+BEGIN: dict[str, Any] = {
+    "inner_lr": 4e-3,
+    "inner_steps": 5,
+    "kl_weight": 2.5e-3,
+    "noise": 1.0,
+    "sd": 0.005,
+    "outer_lr": 3e-3,
+}
 
 ENTRIES = {
     "scratch": Entry(
         scratch.build, scratch.Config(), {"inner_lr": [0.003, 0.01, 0.03, 0.1], "inner": ["sgd", "adam", "momentum"]}
     ),
     "pretrain": Entry(pretrain.build, pretrain.Config(), {"inner_lr": [0.003, 0.01, 0.03, 0.1], **OUTER}),
-    "maml": Entry(maml.build, maml.Config(inner_lr=0.03, inner_steps=5), DESCENT),
-    "fomaml": Entry(maml.build, maml.Config(inner_lr=0.03, inner_steps=5, first_order=True), DESCENT),
-    "anil": Entry(maml.build, maml.Config(inner_lr=0.03, inner_steps=5), DESCENT, "head.*"),
+    "maml": Entry(maml.build, maml.Config(inner_lr=0.03, inner_steps=5, outer_lr=3e-3), DESCENT),
+    "fomaml": Entry(maml.build, maml.Config(inner_lr=0.03, inner_steps=5, first_order=True, outer_lr=3e-3), DESCENT),
+    "anil": Entry(maml.build, maml.Config(inner_lr=0.03, inner_steps=5, outer_lr=3e-3), DESCENT, "head.*"),
     "reptile": Entry(
         reptile.build,
         reptile.Config(inner_lr=0.01, inner_steps=10, outer_lr=0.3),
@@ -80,7 +89,9 @@ ENTRIES = {
         {"inner_lr": [0.003, 0.01, 0.03], "inner_steps": [8, 16], "prox": [0.3, 1.0, 2.0], **OUTER},
     ),
     "meta_sgd": Entry(
-        meta_sgd.build, meta_sgd.Config(), {"inner_lr": [0.003, 0.01, 0.03], "inner_steps": [1, 2, 3, 5, 10], **OUTER}
+        meta_sgd.build,
+        meta_sgd.Config(inner_steps=10, outer_lr=3e-3),
+        {"inner_lr": [0.003, 0.01, 0.03], "inner_steps": [1, 2, 3, 5, 10], **OUTER},
     ),
     "empirical_bayes": Entry(
         conditioned,
@@ -89,7 +100,7 @@ ENTRIES = {
     ),
     "llama": Entry(
         llama.build,
-        llama.Config(inner_lr=0.03, inner_steps=5, eta=0.1),
+        llama.Config(inner_lr=0.03, inner_steps=5, eta=0.1, outer_lr=3e-3),
         {**DESCENT, "eta": [0.0, 0.1, 0.5], "prior_precision": [100.0, 1000.0], "noise": [0.3, 0.5, 1.0]},
     ),
     "bmaml": Entry(
@@ -101,6 +112,7 @@ ENTRIES = {
             "inner_steps": [1, 3, 5],
             "leader_steps": [1, 3, 5],
             "weight_precision": [0.0, 0.01],
+            "noise": [0.7, 1.0],
             "loss": ["chaser", "query"],
             **OUTER,
         },
