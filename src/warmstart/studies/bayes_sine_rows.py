@@ -45,9 +45,9 @@ class Entry(NamedTuple):
 
 OUTER: Space = {"outer_lr": [3e-4, 1e-3, 3e-3]}
 DESCENT: Space = {"inner_lr": [0.003, 0.01, 0.03, 0.1], "inner_steps": [1, 3, 5, 10], **OUTER}
-# Of a Gaussian prior, whose rows are summed: ten rows of noise 1 make a rate five times that of a mean loss. The prior's
-# pull on a mean is inner_lr kl_weight / sd^2 a step, and beyond 2 it overshoots. A prior as wide as weights usually are
-# drowns the signal in its own draws, so it starts narrow and is widened where tasks differ.
+# Of a Gaussian prior, whose rows are summed: ten rows of noise 1 make a rate five times that of a mean loss. The pull
+# of the prior on a mean is inner_lr kl_weight / sd^2 a step, and beyond 2 it overshoots. A prior as wide as weights
+# usually are drowns the signal in its own draws, so it starts narrow and is widened where tasks differ.
 PRIOR: Space = {
     "inner_lr": [2e-3, 4e-3, 8e-3],
     "inner_steps": [3, 5, 10],
