@@ -56,7 +56,7 @@ class Preset(NamedTuple):
 
 PRESETS = {
     "quick": Preset((OURS, "maml", "abml", "bmaml", "empirical_bayes"), ("challenging",), 40, 10, 2, 100, 5),
-    "full": Preset(tuple(ENTRIES), tuple(FAMILIES), 40_000, 5_000, 10, 1000),
+    "full": Preset(tuple(ENTRIES), tuple(FAMILIES), 40_000, 4_000, 10, 1000),
 }
 
 
