@@ -56,7 +56,7 @@ def chosen(results: Results, methods: Sequence[str] | None = None) -> str:
         [
             row.method,
             *(str(row.setting[key]) for key in ("family", "settings")),
-            f"{row.mean:.3f}",
+            f"{row.mean:.3f}" if row.mean == row.mean else "not tuned",
             str(count[row.method, row.setting["family"]]),
         ]
         for row in trials

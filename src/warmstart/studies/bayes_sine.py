@@ -114,6 +114,8 @@ def tune(
             squared_error(predictor(name, learner, state)(validation, STEPS[-1]).mean, validation.query).mean()
         )
 
+    if size.trials == 1 or not entry.space:
+        return [Trial(entry.config, float("nan"))]
     store = None if folder is None else folder / f"{size.tuning}-tuning-{name}-{label}.json"
     return search(value, entry.config, entry.space, size.trials, 0, store, bar)
 
@@ -218,7 +220,7 @@ def trial_rows(name: str, label: str, trials: Sequence[Trial]) -> list[Row]:
     varied = Smoother.SPACE if name == GP else ENTRIES[name].space
 
     def settings(config: Any) -> str:
-        return ", ".join(f"{key} {value}" for key, value in asdict(config).items() if key in varied)
+        return ", ".join(f"{key} {value}" for key, value in asdict(config).items() if key in varied) or "the paper's"
 
     return [
         make_row(name, {"family": label, "trial": i, "settings": settings(trial.config)}, TUNING, {0: trial.value})
@@ -245,7 +247,14 @@ def sections(results: Results, families: Sequence[str]) -> list[Section]:
         head = ["methods", "family", "metric", "mean and 95 % interval"]
         found.append(Section("Paired differences", table=plain(head, lines, f"After {STEPS[-1]} steps, task by task")))
     best = [row for row in results.rows if row.metric == TUNING and row.setting["trial"] == 0]
-    lines = [[r.method, str(r.setting["family"]), str(r.setting["settings"]), f"{r.mean:.3f}"] for r in best]
+    lines = [
+        [
+            r.method,
+            *(str(r.setting[key]) for key in ("family", "settings")),
+            f"{r.mean:.3f}" if r.mean == r.mean else "",
+        ]
+        for r in best
+    ]
     found.append(Section("Settings", table=plain(["method", "family", "chosen", TUNING], lines, "Best of the trials")))
     return found
 

@@ -123,6 +123,10 @@ ENTRIES = {
     "kl_chaser": Entry(kl_chaser.build, kl_chaser.Config(**BEGIN), {**PRIOR, "leader_steps": [1, 5, 10]}),
     "gem_bml": Entry(gem.build, gem.Config(plus=False, **BEGIN), PRIOR),
     "gem_bml_plus": Entry(gem.build, gem.Config(**BEGIN), {**PRIOR, "joint": [False, True]}),
+    # as in appendix C.4, where the negative log likelihood is the squared error; nothing is tuned
+    "maml, paper": Entry(maml.build, maml.Config(inner_lr=1e-3), {}),
+    "reptile, paper": Entry(reptile.build, reptile.Config(inner_lr=1e-3, inner_steps=1, inner="sgd"), {}),
+    "gem_bml_plus, paper": Entry(gem.build, gem.Config(inner_lr=1e-3, inner_steps=1, noise=0.5**0.5), {}),
 }
 
 
