@@ -185,6 +185,14 @@ def test_shared_inputs_are_the_same_for_all_tasks():
     assert_fused(graph, example, [False, False, True])
 
 
+def test_a_stack_that_repeats_one_tensor_uses_the_same_kernel():
+    """As an initialisation does before the first step, and no more after it."""
+    graph, example = recorded(lambda a, b: a @ b.t() + 1, MATRIX, POSITIVE)
+    run = fuse(graph, example, [True, True])
+    for inputs in (stacked(example, [True, True]), [leaf.expand(TASKS, *leaf.shape) for leaf in example]):
+        torch.testing.assert_close(run(*inputs), task_by_task(graph, inputs, [True, True]), rtol=1e-10, atol=1e-10)
+
+
 def test_small_arguments_keep_their_digits():
     small = torch.tensor([1e-12, -3e-8, 2e-6, -1e-4, 5e-3, -0.3, 40.0], device=DEVICE)
     graph, example = recorded(lambda a: (a.tanh(), a.abs().log1p(), a.expm1()), small)

@@ -36,9 +36,9 @@ def fuse(
 ) -> Fused | None:
     """`graph`, recorded on `example` (the inputs of one task), as one kernel over a stack of tasks.
 
-    Inputs marked in `batched` come with a leading task axis, the others are the same for all tasks;
-    every output has a task axis. None where the program, a size or the machine does not allow it.
-    `precision` is that of matrix products: `ieee`, or `tf32x3`, which is close to it. Without
+    Inputs marked in `batched` come with a leading task axis, along which they may repeat one tensor (stride 0), the
+    others are the same for all tasks; every output has a task axis. None where the program, a size or the machine
+    does not allow it. `precision` is that of matrix products: `ieee`, or `tf32x3`, which is close to it. Without
     `warps` those of `WARPS` are tried and the fastest kept.
     """
     if not any(batched) or not _runs_on(example[0].device):
@@ -58,10 +58,14 @@ def fuse(
         registers = min(255, REGISTERS // (32 * warps))
 
         def run(*inputs: Tensor) -> list[Tensor]:
-            given = [leaf.contiguous() for leaf in inputs]
-            count = len(given[first])
+            count = len(inputs[first])
+            own = [int(leaf.stride(0) > 0) for leaf, many in zip(inputs, batched, strict=True) if many]
+            given = [
+                leaf[0] if many and not leaf.stride(0) else leaf for leaf, many in zip(inputs, batched, strict=True)
+            ]
+            given = [leaf.contiguous() for leaf in given]
             outputs = [given[first].new_empty((count, *shape), dtype=dtype) for shape, dtype in results]
-            launched = kernel[(count,)](*given, *outputs, num_warps=warps, maxnreg=registers)
+            launched = kernel[(count,)](*given, *own, *outputs, num_warps=warps, maxnreg=registers)
             if not spills and getattr(launched, "n_spills", None):  # the interpreter launches nothing
                 spills.append(launched.n_spills)
             return outputs
@@ -181,8 +185,10 @@ class _Writer(Blocks):
         loads = [self.load_line(name, *where) for name, where in self.inputs.items()]  # first, so that they overlap
         lines = ["task = tl.program_id(0).to(tl.int64)"] + [f"i{n} = tl.arange(0, {n})" for n in sorted(self.lengths)]
         lines += loads + [f"{name} = {expression}" for expression, name in self.names.items()] + self.stores
-        names = [f"x{i}" for i in range(len(holders))] + [f"y{i}" for i in range(len(outputs))]
-        return f"{ops.PRELUDE}@triton.jit\ndef kernel({', '.join(names)}):\n    " + "\n    ".join(lines) + "\n"
+        own = [f"own{i}" for i, many in enumerate(self.batched) if many]
+        names = [f"x{i}" for i in range(len(holders))] + own + [f"y{i}" for i in range(len(outputs))]
+        head = f"@triton.jit(do_not_specialize={own})\ndef kernel({', '.join(names)}):"
+        return f"{ops.PRELUDE}{head}\n    " + "\n    ".join(lines) + "\n"
 
     def compute(self, op: Any, given: Arguments, shape: Shape, dtype: torch.dtype) -> Value:
         args = list(given.values())

@@ -18,25 +18,27 @@ from warmstart.engine.recording import cut
 from warmstart.engine.stage import COMPILED, Pullback, Stage, record
 
 
-def _arrange(shared: Tree, rest: tuple[Tree, ...]) -> tuple[list[Tensor], list[bool], Any]:
-    """The leaves as a kernel takes them, which of them differ between tasks, and the structure.
+def _arrange(shared: Tree, rest: tuple[Tree, ...]) -> tuple[list[Tensor], int, Any]:
+    """The leaves as a program takes them, how many of them all tasks share, and what a recording depends on.
 
-    A stack that repeats one tensor (an initialisation before the first step) is handed over once.
+    A stack that repeats one tensor (an initialisation before the first step) stays as it is.
     """
-    common = len(flatten(shared)[0])
-    leaf_list, structure = flatten((shared, *rest))
-    batched = [i >= common and leaf.stride(0) != 0 for i, leaf in enumerate(leaf_list)]
-    inputs = [leaf if i < common or batched[i] else leaf[0] for i, leaf in enumerate(leaf_list)]
-    return [leaf if leaf.is_contiguous() else leaf.contiguous() for leaf in inputs], batched, structure
+    (common, form), (own, (_, _, forms)) = flatten(shared), flatten(rest)
+    inputs = [leaf if leaf.is_contiguous() else leaf.contiguous() for leaf in common]
+    inputs += [leaf if leaf.is_contiguous() else _dense(leaf) for leaf in own]
+    kind = tuple([(leaf.shape, leaf.dtype, leaf.device) for leaf in inputs])
+    return inputs, len(common), ((tuple, None, (form, *forms)), kind)
 
 
-def _kind(inputs: list[Tensor], batched: list[bool], structure: Any) -> Any:
-    return structure, tuple(batched), tuple([(leaf.shape, leaf.dtype, leaf.device) for leaf in inputs])
+def _dense(stacked: Tensor) -> Tensor:
+    repeats = stacked.stride(0) == 0 and stacked.select(0, 0).is_contiguous()
+    return stacked if repeats else stacked.contiguous()
 
 
-def _one(inputs: list[Tensor], batched: list[bool]) -> list[Tensor]:
-    """The inputs of the first task."""
-    return [leaf[0] if many else leaf for leaf, many in zip(inputs, batched, strict=True)]
+def _one(inputs: list[Tensor], common: int) -> tuple[list[Tensor], list[bool]]:
+    """The inputs of the first task, and which of them differ between tasks."""
+    batched = [i >= common for i in range(len(inputs))]
+    return [leaf[0] if many else leaf for leaf, many in zip(inputs, batched, strict=True)], batched
 
 
 def _stack(fn: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,10 +46,10 @@ def _stack(fn: Callable[..., Any]) -> Callable[..., Any]:
     programs: dict[Any, tuple[Fused, Any] | None] = {}
 
     def call(shared: Tree, *rest: Tree) -> Any:
-        inputs, batched, structure = _arrange(shared, rest)
-        kind = _kind(inputs, batched, structure)
+        inputs, common, kind = _arrange(shared, rest)
         if kind not in programs:
-            graph, example, result = record(fn, _one(inputs, batched), structure)
+            one, batched = _one(inputs, common)
+            graph, example, result = record(fn, one, kind[0])
             program = fuse(graph, example, batched)
             programs[kind] = None if program is None else (program, result)
         found = programs[kind]
@@ -66,8 +68,8 @@ def _differentiate(fn: Callable[..., Any]) -> Pullback:
         found: Any = vjp(lambda a, b: fn(a, b, *args[2:]), args[0], args[1])
         return found[0], found[1](cotangent)
 
-    def prepare(inputs: list[Tensor], batched: list[bool], structure: Any) -> Any:
-        one = _one(inputs, batched)
+    def prepare(inputs: list[Tensor], common: int, structure: Any) -> Any:
+        one, batched = _one(inputs, common)
         results, out = flatten(fn(*unflatten(one, structure)))
         graph, example, _ = record(joint, one + results, (tuple, None, (structure, out)))
         halves = cut(graph, len(one), len(results))
@@ -76,17 +78,16 @@ def _differentiate(fn: Callable[..., Any]) -> Pullback:
         forward = fuse(halves.forward, example[: len(one)], batched)
         given = [one[i] for i in halves.kept] + saved + example[len(one) :]
         differ = [batched[i] for i in halves.kept] + [True] * (len(saved) + len(results))
-        backward = fuse(halves.backward, given, differ)
+        backward = None if forward is None else fuse(halves.backward, given, differ)
         if forward is None or backward is None:
             return None
         args = unflatten(one, structure)
         return forward, backward, halves.kept, len(results), out, flatten((args[0], args[1]))[1]
 
     def forward(shared: Tree, *rest: Tree) -> tuple[Any, Any]:
-        inputs, batched, structure = _arrange(shared, rest)
-        kind = _kind(inputs, batched, structure)
+        inputs, common, kind = _arrange(shared, rest)
         if kind not in programs:
-            programs[kind] = prepare(inputs, batched, structure)
+            programs[kind] = prepare(inputs, common, kind[0])
         found = programs[kind]
         if found is None:
             result, saved = otherwise.forward(shared, *rest)
@@ -94,7 +95,7 @@ def _differentiate(fn: Callable[..., Any]) -> Pullback:
         ahead, back, kept, results, out, pulled = found
         values = ahead(*inputs)
         saved = [inputs[i] for i in kept] + values[results:]
-        return unflatten(values[:results], out), (back, saved, pulled, len(flatten(shared)[0]))
+        return unflatten(values[:results], out), (back, saved, pulled, common)
 
     def backward(saved: Any, cotangent: Any) -> tuple[Any, Any]:
         program, values, pulled, common = saved

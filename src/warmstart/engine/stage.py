@@ -2,9 +2,9 @@
 
 A learner hands its inner step to a `Stage` once, when it is built. `PLAIN` leaves it to
 `torch.func`; `TRACED` records the ATen operations at the first call for each set of shapes and
-then runs only those; `COMPILED` gives the recording to inductor; `LOOPED` traces one task and runs
-task after task, for convolutions on a CPU, where those of a whole stack are slower than a loop. A step is
-recorded alone, so the cost of compiling does not grow with the number of inner steps.
+then runs only those; `COMPILED` makes one C++ function of the recording or gives it to inductor; `LOOPED`
+traces one task and runs task after task, for convolutions on a CPU, where those of a whole stack are slower
+than a loop. A step is recorded alone, so the cost of compiling does not grow with the number of inner steps.
 
 A stage may depend on nothing but its arguments: a tensor it closes over would be frozen.
 """
@@ -22,6 +22,7 @@ from torch.func import functionalize, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from warmstart.core.trees import Tree, add, flatten, leaves, stack, take, unflatten
+from warmstart.engine.native import native
 from warmstart.engine.recording import cut, mutates, simplify
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -188,6 +189,12 @@ def record(fn: Callable[..., Tree], inputs: list[Tensor], structure: Any) -> tup
     return simplify(graph), example, found[0]
 
 
+def _compiled(graph: fx.GraphModule, example: list[Tensor]) -> Program:
+    """In C++ on a CPU, if it is small; else by inductor, which is slow to load and to compile."""
+    small = None if any(leaf.device.type != "cpu" for leaf in example) else native(graph, example)
+    return small or _inductor(graph, example)
+
+
 def _inductor(graph: fx.GraphModule, example: list[Tensor]) -> Program:
     from torch import _inductor as inductor  # imported here: loading it takes seconds
 
@@ -220,4 +227,4 @@ def _binding(op: torch._ops.OpOverload[..., Any]) -> Callable[..., Any]:
 PLAIN = Stage(_as_is, over_tasks, _functional)
 TRACED = _recorded(_direct)
 LOOPED = _looped(_direct)
-COMPILED = _recorded(_inductor)
+COMPILED = _recorded(_compiled)

@@ -283,10 +283,10 @@ class Blocks:
         """Which entries of a block are no padding; empty where all are."""
         return " & ".join(f"({self.index(n, axis)} < {n})" for axis, n in enumerate(sizes) if n != padded(n))
 
-    def address(self, pointer: str, shape: Shape, turned: bool, stacked: bool) -> str:
+    def address(self, pointer: str, shape: Shape, turned: bool, task: str) -> str:
         sizes = plane(shape, turned)
         steps = (1, sizes[0]) if turned else (sizes[1], 1)
-        terms = [pointer, f"task * {math.prod(shape)}"] if stacked else [pointer]
+        terms = [pointer, f"{task} * {math.prod(shape)}"] if task else [pointer]
         return " + ".join(terms + [f"{self.index(n, axis)} * {steps[axis]}" for axis, n in enumerate(sizes) if n > 1])
 
     def load(self, i: int, shape: Shape, dtype: torch.dtype, turned: bool) -> Value:
@@ -297,12 +297,13 @@ class Blocks:
     def load_line(self, name: str, i: int, shape: Shape, turned: bool) -> str:
         mask = self.mask(plane(shape, turned))
         guard = f", mask={mask}, other=0" if mask else ""
-        return f"{name} = tl.load({self.address(f'x{i}', shape, turned, self.batched[i])}{guard})"
+        task = f"task * own{i}" if self.batched[i] else ""  # own is 0 where a stack repeats one tensor
+        return f"{name} = tl.load({self.address(f'x{i}', shape, turned, task)}{guard})"
 
     def store(self, i: int, value: Value) -> None:
         mask = self.mask(small(plane(value.shape, value.turned)))
         guard = f", mask={mask}" if mask else ""
-        address = self.address(f"y{i}", value.shape, value.turned, stacked=True)
+        address = self.address(f"y{i}", value.shape, value.turned, "task")
         self.stores.append(f"tl.store({address}, {self.typed(value).name}{guard})")
 
     def typed(self, value: Value) -> Value:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from warmstart.core import InputError
-from warmstart.core.trees import Tree, pack, tree_map, unpack, zeros_like
+from warmstart.core.trees import Tree, leaves, pack, tree_map, unpack, zeros_like
 
 
 class Optimiser(NamedTuple):
@@ -64,7 +64,8 @@ def adam(b1: float = 0.9, b2: float = 0.999, eps: float = 1e-8, weight_decay: fl
     """
 
     def init(params: Tree) -> AdamState:
-        flat = torch.zeros_like(pack(params))
+        parts = leaves(params)
+        flat = parts[0].new_zeros(sum(part.numel() for part in parts))
         none = flat.new_zeros(())
         return AdamState(none, none.clone(), none.clone(), flat, flat.clone())
 
