@@ -22,6 +22,9 @@ PAGES = {
     "abml": ["abml"],
     "pmaml": ["pmaml", "platipus"],
     "kl_chaser": ["kl_chaser"],
+    "nearest_centroid": ["nearest_centroid"],
+    "linear_head": ["linear_head"],
+    "protonet": ["protonet"],
 }
 NO_RESULTS = "No results have been committed yet.\n"
 
