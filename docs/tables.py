@@ -23,6 +23,9 @@ PAGES = {
     "abml": ["abml"],
     "pmaml": ["pmaml", "platipus"],
     "kl_chaser": ["kl_chaser"],
+    "nearest_centroid": ["nearest_centroid"],
+    "linear_head": ["linear_head"],
+    "protonet": ["protonet"],
 }
 TRIAL = "trial"  # the setting that tells a trial of a search from a score
 NO_RESULTS = "No results have been committed yet.\n"

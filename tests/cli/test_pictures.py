@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-FAST = ("--steps", "20", "--every", "20", "--tasks", "4", "--query", "2", "--device", "cpu")
+FAST = ("--steps", "20", "--every", "20", "--tasks", "4", "--query", "2", "--device", "cpu", "--method", "protonet")
 
 
 def draw(folder, angle, count, seed, side=16, mode="L", first=0):
@@ -67,7 +67,8 @@ def test_fit_says_how_it_does_on_unseen_classes(cli, gallery, here):
     told = json.loads((gallery / "fit.json").read_text())
     assert told["method"] == "protonet" and told["classes"] == {"train": 6, "validation": 3, "test": 3}
     assert told["unseen"] == {"way": 3, "shot": 1, "query": 2, "tasks": 100}
-    assert 0.33 < told["accuracy"]["protonet"]["mean"] <= 1 and "nearest_centroid" in told["accuracy"]
+    assert 33 < told["accuracy"]["protonet"]["mean"] <= 100 and "nearest_centroid" in told["accuracy"]
+    assert len(told["trials"]["protonet"]) == 1 and told["rotations"] is False
     assert sorted(path.name for path in (gallery / "model").iterdir()) == [
         "card.md",
         "config.json",
@@ -77,8 +78,9 @@ def test_fit_says_how_it_does_on_unseen_classes(cli, gallery, here):
     done = cli("fit", "data", "--images", "--way", "3", *FAST, "-o", "again")
     assert done.code == 0 and done.err == ""
     score = told["accuracy"]["protonet"]
-    assert f"{score['mean']:.1%} ±{score['high'] - score['mean']:.1%}" in done.out
-    assert "nearest centroid on pixels (baseline)" in done.out and "warmstart adapt again --support" in done.out
+    assert f"{score['mean']:.1f} ±{score['high'] - score['mean']:.1f}" in done.out
+    assert "nearest_centroid (baseline)" in done.out and "warmstart adapt again --support" in done.out
+    assert "warmstart evaluate again data -o again-report" in done.out
     assert contents(here / "again") == contents(gallery / "model")
 
 
@@ -153,7 +155,7 @@ def test_broken_pictures_are_refused_or_skipped_and_said(cli, here):
 FIT = [
     ("a folder without --images", ["data"], ["the folder data", "add --images"]),
     ("a way without --images", ["rows.csv", "--way", "3"], ["--way", "add --images"]),
-    ("options of tables", ["data", "--images", "--task", "user", "--trials", "2"], ["--task, --trials"]),
+    ("options of tables", ["data", "--images", "--task", "user", "--support", "2"], ["--task, --support"]),
     ("small class", ["data", "--images", "--way", "3", "--query", "5", "--shot", "2"], ["7 pictures", "6 in angle00"]),
     ("few classes", ["data", "--images", "--way", "9"], ["at least 13 classes", "12"]),
     ("empty folder", ["empty", "--images"], ["no picture"]),
@@ -214,8 +216,13 @@ def test_models_of_tables_and_of_pictures_are_not_mixed_up(cli, home, here):
     refused(cli("adapt", home / "model", "--query", home / "query.csv", "--broken", "skip"), "--broken")
     tables = ("--support", home / "support.csv", "--query", home / "query.csv")
     refused(cli("adapt", "model", *tables), "a folder of pictures for --support", "support.csv")
-    refused(cli("evaluate", "model", home / "rows.csv"), "'pictures'")
-    refused(cli("export", "model", "--support", home / "support.csv", "-o", "m.onnx"), "'pictures'")
+    refused(cli("evaluate", "model", home / "rows.csv"), "a folder", "a file")
+    refused(cli("evaluate", "model", "data", "--task-table", "x.csv"), "--task-table")
+    refused(cli("evaluate", home / "model", home / "rows.csv", "--broken", "skip"), "--broken")
+    refused(cli("evaluate", home / "model", "data"), "data")
+    refused(cli("export", "model", "--support", home / "support.csv", "-o", "m.onnx"), "a folder of pictures")
+    refused(cli("export", "model", "-o", "m.onnx"), "--support")
+    refused(cli("export", "model", "--support", "support", "--descriptor", "a=1", "-o", "m.onnx"), "--descriptor")
 
 
 @pytest.mark.parametrize("name", ["config.json", "weights.safetensors", "schema.json"])
@@ -232,10 +239,50 @@ def test_adapt_refuses_a_damaged_model(cli, here, name, damage):
 def test_an_interrupted_fit_goes_on(cli, gallery, here, monkeypatch):
     line = ("fit", "data", "--images", "--way", "3", *FAST, "-o", "new")
     with monkeypatch.context() as patch:
-        patch.setattr("warmstart.estimators.picture_learner.judge", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(
+            "warmstart.estimators.picture_comparison.judge", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
         done = cli(*line)
     assert done.code == 130 and not (here / "new").exists() and (here / ".new.run").exists()
     with monkeypatch.context() as patch:
         patch.setattr("warmstart.training.train.meta_update", lambda *_: None)  # no step is left to run
         assert cli(*line).code == 0
     assert not (here / ".new.run").exists() and contents(here / "new") == contents(gallery / "model")
+
+
+def test_evaluate_writes_the_page_of_unseen_classes(cli, gallery, here):
+    done = cli("evaluate", gallery / "head", "data", "-o", "report", "--device", "cpu", "--json")
+    assert done.code == 0 and done.err == ""
+    told = json.loads(done.out)
+    means = {(row["method"], row["metric"]): row["mean"] for row in told["rows"] if row["setting"]["shot"] == 1}
+    fit = json.loads((gallery / "fit.json").read_text())["accuracy"]
+    assert means["nearest_centroid", "accuracy"] == fit["nearest_centroid"]["mean"]
+    assert {name for name, _ in means} == {"fomaml", "nearest_centroid", "linear_head", "protonet"}
+    text = (here / "report" / "report.html").read_text()
+    for heading in ("More pictures of each class", "How sure it is", "One task to look at", "How it was run"):
+        assert heading in text
+    shutil.rmtree(here / "data" / "angle00")
+    refused(cli("evaluate", "model", "data"), "classes of a split")
+
+
+def test_export_writes_a_file_that_says_what_adapt_says(cli, here):
+    runtime = pytest.importorskip("onnxruntime", reason="extra onnx is not installed")
+    told = json.loads(cli("adapt", "model", "--support", "support", "--query", "query", "--json").out)
+    done = cli("export", "model", "--support", "support", "-o", "m.onnx")
+    assert done.code == 0 and done.err == "" and "Classes:   <b>slanted<|b>, flat, up" in done.out
+    options = runtime.SessionOptions()
+    options.log_severity_level = 3
+    session = runtime.InferenceSession(here / "m.onnx", options)
+    names = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
+    pixels = np.stack([np.asarray(Image.open(here / "query" / f"{i}.png"))[None] for i in range(6)])
+    (found,) = session.run(None, {"pixels": pixels})
+    for row, said in zip(found, told["predictions"], strict=True):
+        assert dict(zip(names, row.tolist(), strict=True)) == pytest.approx(said["probabilities"], abs=1e-5)
+
+
+def test_fit_tunes_compares_and_turns(cli, here):
+    line = ("fit", "data", "--images", "--way", "3", *FAST, "--steps", "4", "--every", "4")
+    done = cli(*line, "--method", "auto", "--trials", "2", "--rotations", "-o", "tuned")
+    assert done.code == 0 and re.search(r"anil +│ +2 │", done.out) and re.search(r"protonet +│ +2 │", done.out)
+    assert json.loads((here / "tuned" / "config.json").read_text())["rotations"] is True
+    refused(cli("fit", "rows.csv", "--rotations", "-o", "x"), "--rotations")

@@ -3,28 +3,46 @@
 import signal
 import subprocess
 import sys
-import time
 
 from safetensors import safe_open
 
-CODE = "import sys; from warmstart.cli import main; main()"
-STEPS = 500
+# waits before a step, so that it is there that a signal finds it, however busy the machine is
+CODE = """
+import signal, sys
+from warmstart.cli import main
+from warmstart.estimators import fitting
+
+from_pool, at = fitting.from_pool, int(sys.argv.pop())
+
+def waiting(*arguments):
+    source = from_pool(*arguments)
+
+    def wait(step):
+        if step == at:
+            print("here", flush=True)
+            signal.pause()
+        return source(step)
+
+    return wait
+
+fitting.from_pool = waiting
+main()
+"""
+STEPS, EVERY = 60, 20
 
 
 def steps_done(folder):
-    """Steps of the checkpoint under a folder; 0 without one."""
-    for path in folder.rglob("checkpoint.safetensors"):
-        with safe_open(path, "pt") as file:
-            return int(file.metadata()["done"])
-    return 0
+    """Steps of the checkpoint under a folder."""
+    (path,) = folder.rglob("checkpoint.safetensors")
+    with safe_open(path, "pt") as file:
+        return int(file.metadata()["done"])
 
 
-def stop(line, folder, after, number):
-    """Start the command and send it a signal once its checkpoint is later than `after` steps."""
-    process = subprocess.Popen([sys.executable, "-c", CODE, *map(str, line)], stderr=subprocess.PIPE, text=True)
-    until = time.monotonic() + 120
-    while steps_done(folder) <= after and process.poll() is None and time.monotonic() < until:
-        time.sleep(0.01)
+def stop(line, at, number):
+    """Start the command and send it a signal when it waits before step `at`."""
+    command = [sys.executable, "-c", CODE, *map(str, line), str(at)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "here\n", process.communicate()[1]
     process.send_signal(number)
     told = process.communicate()[1]
     return process.returncode, told
@@ -32,17 +50,14 @@ def stop(line, folder, after, number):
 
 def test_killed_and_interrupted_fit_ends_with_the_same_bits(cli, home, tmp_path, fast, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    # so that a signal arrives in time on a busy machine, and training is not stopped early
-    slow = ("--tasks", 1000, "--every", STEPS // 10)
-    plan = (*fast, *slow, "--steps", STEPS, "--method", "pretrain", "--device", "cpu", "--seed", "3")
+    plan = (*fast, "--every", EVERY, "--steps", STEPS, "--method", "pretrain", "--device", "cpu", "--seed", "3")
     line = ("fit", home / "rows.csv", "--task", "user", "--target", "y", *plan, "-o")
     folder = tmp_path / ".model.run"
-    code, _ = stop([*line, tmp_path / "model"], folder, 0, signal.SIGKILL)
-    killed = steps_done(folder)
-    assert code == -signal.SIGKILL and 0 < killed < STEPS and not (tmp_path / "model").exists()
-    code, told = stop([*line, tmp_path / "model"], folder, killed, signal.SIGINT)
+    code, _ = stop([*line, tmp_path / "model"], EVERY + 5, signal.SIGKILL)
+    assert code == -signal.SIGKILL and steps_done(folder) == EVERY and not (tmp_path / "model").exists()
+    code, told = stop([*line, tmp_path / "model"], 2 * EVERY + 7, signal.SIGINT)
     assert code == 130 and told == "interrupted; the same fit command goes on from its last checkpoint\n"
-    assert killed < steps_done(folder) < STEPS
+    assert steps_done(folder) == 2 * EVERY + 7
     assert cli(*line, tmp_path / "model").code == 0 and not folder.exists()
     assert cli(*line, tmp_path / "whole").code == 0
     ours, theirs = ((tmp_path / name / "weights.safetensors").read_bytes() for name in ("model", "whole"))

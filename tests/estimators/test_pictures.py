@@ -9,9 +9,10 @@ from PIL import Image
 
 from warmstart.core import InputError
 from warmstart.estimators import PictureLearner
-from warmstart.estimators.picture_learner import blocks, split_for
+from warmstart.estimators.picture_fitting import blocks, split_for
 from warmstart.estimators.picture_methods import Design, design_for
 from warmstart.estimators.picture_model import convert
+from warmstart.tasks import images as images_module
 from warmstart.tasks.images import make_images
 from warmstart.training.train import Plan
 
@@ -67,7 +68,7 @@ def test_saved_and_loaded_it_adapts_to_the_same_bits(fitted, images, tmp_path, n
     schema = json.loads((tmp_path / "model" / "schema.json").read_text())
     parts = [set(part) for part in schema["classes"].values()]
     assert [len(part) for part in parts] == [6, 3, 3] and set.union(*parts) == set(images.names)
-    assert again.evaluate(images, 4) == fitted[name].evaluate(images, 4)
+    assert again.trained_.rotations is False and again.fitted.sharpness == fitted[name].fitted.sharpness
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -191,13 +192,46 @@ def test_episodes_drawn_ahead_fit_in_memory():
 
 
 def test_a_run_resumes_only_itself(images, tmp_path):
-    PictureLearner(3, 1, plan=SHORT, device="cpu").fit(images, folder=tmp_path)
-    PictureLearner(3, 1, plan=SHORT, seed=1, device="cpu").fit(images, folder=tmp_path)
+    PictureLearner(3, 1, "protonet", plan=SHORT, device="cpu").fit(images, folder=tmp_path)
+    PictureLearner(3, 1, "protonet", plan=SHORT, seed=1, device="cpu").fit(images, folder=tmp_path)
     assert len(list(tmp_path.rglob("checkpoint.safetensors"))) == 2
 
 
+def test_auto_takes_the_method_and_the_trial_with_the_least_validation_loss(images, tmp_path):
+    learner = PictureLearner(3, 1, plan=SHORT, trials=2, device="cpu").fit(images, folder=tmp_path)
+    assert {name: len(trials) for name, trials in learner.trials_.items()} == {"protonet": 2, "anil": 2}
+    values = {name: [trial.value for trial in trials] for name, trials in learner.trials_.items()}
+    least = min(value for own in values.values() for value in own)
+    assert learner.fitted.value == least == values[learner.fitted.name][0]
+    assert learner.fitted.config == learner.trials_[learner.fitted.name][0].config
+    assert len(list(tmp_path.rglob("checkpoint.safetensors"))) == 4
+
+
+def test_turned_classes_are_trained_on_and_only_that(images, monkeypatch, tmp_path):
+    seen = []
+
+    def sampler(part, *rest):
+        seen.append(part)
+        return images_module.sampler(part, *rest)
+
+    monkeypatch.setattr("warmstart.estimators.picture_fitting.sampler", sampler)
+    learner = PictureLearner(3, 1, "protonet", plan=SHORT, rotations=True, device="cpu").fit(images)
+    (drawn,) = seen
+    upright = learner.fitted.split.train
+    assert len(drawn.names) == 4 * len(upright) and set(upright) < set(drawn.names)
+    turned = drawn.names.index(f"{upright[0]} turned left")
+    first = int(drawn.offsets[turned])
+    assert torch.equal(drawn.pixels[first], torch.rot90(drawn.pixels[0], 1, (1, 2)))
+    assert not any("turned" in name for part in learner.fitted.split for name in part)
+    learner.save(tmp_path / "model")
+    assert PictureLearner.load(tmp_path / "model").rotations
+    assert "turns by 90 degrees" in (tmp_path / "model" / "card.md").read_text()
+    with pytest.raises(InputError, match="square pictures to turn, got 16 x 12"):
+        PictureLearner(3, 1, plan=SHORT, rotations=True, size=(16, 12), device="cpu").fit(images)
+
+
 def test_a_second_fit_is_a_new_model(images):
-    learner = PictureLearner(3, 1, plan=SHORT, device="cpu")
+    learner = PictureLearner(3, 1, "protonet", plan=SHORT, device="cpu")
     assert learner.fit(images).fitted.shape == (1, 16, 16)
     assert learner.fit(bars(side=12)).fitted.shape == (1, 12, 12) and learner.notes_ == ()
 
@@ -217,9 +251,11 @@ def test_colour_is_learned_with_pooling(images, tmp_path):
 
 def test_settings_reach_the_method(images):
     with pytest.raises(InputError, match="did you mean outer_lr"):
-        PictureLearner(3, 1, settings={"outer_rl": 1}, plan=PLAN).fit(images)
+        PictureLearner(3, 1, "protonet", {"outer_rl": 1}, PLAN).fit(images)
     with pytest.raises(InputError, match="did you mean maml"):
         PictureLearner(3, 1, "mamal", plan=PLAN).fit(images)
+    with pytest.raises(InputError, match="a method to apply the settings to"):
+        PictureLearner(3, 1, settings={"outer_lr": 1}, plan=PLAN).fit(images)
     with pytest.raises(InputError, match="8 pictures in every class"):
         PictureLearner(3, 6, plan=PLAN).fit(images)
     with pytest.raises(InputError, match="a fitted model"):

@@ -56,6 +56,13 @@ def test_no_source_reads_or_writes_pickles():
     assert found == []
 
 
+def test_no_module_loads_all_of_scipy_stats():
+    """Which takes a second or two; scipy.special has the quantiles."""
+    assert [
+        str(path.relative_to(ROOT)) for path in SOURCES if re.search(r"^(from|import) scipy.stats", read(path), re.M)
+    ] == []
+
+
 def test_readme_names_the_two_commands():
     assert re.search(r"^make demo\b", read("README.md"), re.MULTILINE)
     assert re.search(r"^make test\b", read("README.md"), re.MULTILINE)

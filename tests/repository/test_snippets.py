@@ -7,15 +7,17 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from PIL import Image
 
 from warmstart.core import Learner, adapt, make_batch, make_task
 from warmstart.engine.meta import predict_stack
 from warmstart.models.mlp import MLP, seeded
-from warmstart.tasks.images import as_batch
+from warmstart.tasks.images import as_batch, draw_episodes, make_images
 from warmstart.training.train import Plan
 
 ROOT = Path(__file__).parents[2]
-METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem not in ("index", "protonet"))
+PICTURES = ("nearest_centroid", "linear_head", "protonet")
+METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem not in ("index", *PICTURES))
 
 
 def blocks(page, heading=""):
@@ -59,6 +61,46 @@ def test_the_page_of_prototypical_networks_builds_a_learner_of_pictures():
     state = learner.init(names["model"].params)
     chance = learner.predict(state, adapt(learner, state, shown, torch.zeros(0)), shown.x, ()).mean
     assert chance.shape == (6, 20) and (chance[:, 3:] == 0).all() and (chance.argmax(-1) == label).all()
+
+
+def patches(classes, each, side=16):
+    """A class of pictures is the place of a bright patch."""
+    pixels = torch.randint(0, 60, (classes * each, 1, side, side), generator=torch.Generator().manual_seed(classes))
+    for row in range(len(pixels)):
+        high, wide = divmod(row // each, side // 4)
+        pixels[row, 0, 4 * high : 4 * high + 4, 4 * wide : 4 * wide + 4] += 180
+    names = tuple(f"place{c}" for c in range(classes))
+    return make_images(pixels.to(torch.uint8), torch.full((classes,), each), names)
+
+
+@pytest.mark.parametrize("name", ["nearest_centroid", "linear_head"])
+def test_the_pages_of_picture_baselines_fit_and_tell_classes_apart(name):
+    (snippet,) = blocks(f"docs/methods/{name}.md")
+    images = patches(12, 6)
+    parts = {"train": images.select(torch.arange(7)), "validation": images.select(torch.arange(7, 12))}
+    tasks = draw_episodes(parts["validation"], 3, 5, 1, 5, torch.Generator().manual_seed(0))
+    # the reader waits for the network; a test does not
+    names = {**parts, "tasks": tasks}
+    exec(snippet.replace("steps=200", "steps=20").replace("filters=32", "filters=8"), names)
+    assert names["chances"].shape == (3, 25, 5)
+    assert (names["chances"].argmax(-1) == tasks.query.y).float().mean() > 0.5
+
+
+def test_the_page_of_pictures_fits_adapts_and_exports(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("onnxscript", reason="extra onnx is not installed")
+    (snippet,) = blocks("docs/pictures.md")
+    images = patches(14, 6)
+    for folder, rows in {"drawings": range(6), "new_classes": range(1)}.items():
+        for c, name in enumerate(images.names[: 14 if folder == "drawings" else 4]):
+            (tmp_path / folder / name).mkdir(parents=True)
+            for i in rows:
+                Image.fromarray(images.pixels[6 * c + i, 0].numpy()).save(tmp_path / folder / name / f"{i}.png")
+    monkeypatch.chdir(tmp_path)
+    short = snippet.replace('method="protonet"', 'method="protonet", plan=Plan(steps=5, tasks=2, query=2, every=5)')
+    names = {"Plan": Plan, "pixels": images.pixels[:3]}
+    exec(short, names)
+    assert names["chances"].shape == (3, 4) and "protonet is right on" in capsys.readouterr().out
+    assert (tmp_path / "classifier.onnx").exists() and (tmp_path / "model" / "card.md").exists()
 
 
 def test_readme_example_for_tables_runs(tmp_path, monkeypatch, capsys):

@@ -81,7 +81,7 @@ def test_write_makes_a_file_for_every_page(tables, tmp_path):
 
 def test_every_learner_has_a_page(tables):
     learners = {path.stem for path in (ROOT / "src/warmstart/learners").glob("*.py")} - {"__init__"}
-    assert learners <= set(tables.PAGES)
+    assert {*learners, "nearest_centroid", "linear_head", "protonet"} <= set(tables.PAGES)
 
 
 def test_committed_results_can_be_rendered(tables):

@@ -44,7 +44,8 @@ def test_nested_classes_in_sorted_order_with_exact_pixels(tmp_path):
         write(tmp_path / name, values)
     images, notes = read_folder(tmp_path)
     assert images.names == ("B", "a c", "b", "b/y")
-    assert images.offsets.tolist() == [0, 1, 2, 3, 5] and images.shape == (1, 5, 7) and notes == []
+    assert images.offsets.tolist() == [0, 1, 2, 3, 5] and images.shape == (1, 5, 7)
+    assert notes == ["b: pictures in folders within are classes of their own"]
     order = ["B/0.PNG", "a c/é.png", "b/1.png", "b/y/10.png", "b/y/2.png"]
     assert torch.equal(images.pixels[:, 0], torch.from_numpy(np.stack([pixels[name] for name in order])))
 
@@ -174,7 +175,8 @@ def test_flat_folder_and_single_file(tmp_path):
     write(tmp_path / "deeper" / "c.png", noise(1, 8, 8))
     pixels, files, notes = read_pictures(tmp_path, (1, 4, 4))
     assert pixels.shape == (2, 1, 4, 4) and pixels.dtype == torch.uint8 and files == ["a.png", "b.png"]
-    assert notes == ["1 picture converted to grey", "1 picture resized to 4 x 4"]
+    assert notes[:2] == ["1 picture converted to grey", "1 picture resized to 4 x 4"]
+    assert notes[2:] == [f"1 sub-folder not read: {tmp_path / 'deeper'}"]
     assert np.array_equal(pixels[1, 0].numpy(), noise(0, 4, 4))
     one, files, _ = read_pictures(tmp_path / "b.png", (1, 4, 4))
     assert torch.equal(one[0], pixels[1]) and files == ["b.png"]
@@ -226,3 +228,18 @@ def test_damaged_pictures_never_give_a_traceback(kind, cut, changes):
     for place, value in changes:
         content[place % len(content)] = value
     only_input_errors(bytes(content))
+
+
+def test_folders_that_say_nothing_are_named(tmp_path):
+    for name in ("a", "a/more", "b"):
+        (tmp_path / name).mkdir()
+        Image.new("L", (4, 4), len(name)).save(tmp_path / name / "1.png")
+    (tmp_path / "c" / "deep").mkdir(parents=True)
+    (tmp_path / ".hidden").mkdir()
+    images, notes = read_folder(tmp_path)
+    assert images.names == ("a", "a/more", "b")
+    assert notes == [
+        f"2 folders left out as without pictures: {tmp_path / 'c'}, {tmp_path / 'c' / 'deep'}",
+        "a: pictures in folders within are classes of their own",
+    ]
+    assert read_pictures(tmp_path / "a", (1, 4, 4))[2] == [f"1 sub-folder not read: {tmp_path / 'a' / 'more'}"]

@@ -51,7 +51,7 @@ def adapt(
     save: Annotated[Path | None, typer.Option(metavar="ADAPTED", help="Folder for the adapted model.")] = None,
     broken: Broken = "refuse",
     seed: Seed = 0,
-    device: Device = "auto",
+    device: Device = "cpu",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -61,23 +61,21 @@ def adapt(
     written with a contact sheet.
 
     With the task column in both tables each task is adapted to its own rows. Without support a model is
-    zero-shot. One task is small work: it is done on the CPU.
+    zero-shot. A few rows are small work, and so done on the CPU unless --device says otherwise.
     """
-    from warmstart.engine.device import choose_device
     from warmstart.estimators.folder import read_kind
     from warmstart.estimators.meta_learner import MetaLearner
     from warmstart.estimators.predictions import adapt_tasks, only, predict_tasks, write_table
 
     voice = Voice(json, quiet)
-    choose_device(device)
     if read_kind(model) == "pictures":
         refuse_options(context, OF_TABLES, "a model of pictures")
-        adapt_to_pictures(voice, model, support, query, output, broken)
+        adapt_to_pictures(voice, model, support, query, output, broken, device)
         return
     refuse_options(context, ("broken",), "a model of a table")
     _refuse_folders({"--support": support, "--query": query})
     known = pairs(descriptor, "--descriptor", ",")
-    adapted = adapt_tasks(MetaLearner.load(model), support, query, known, descriptor_table, item_table, first)
+    adapted = adapt_tasks(MetaLearner.load(model), support, query, known, descriptor_table, item_table, first, device)
     said = predict_tasks(adapted, query, level, item_table)
     if save is not None:
         only(adapted).save(save)

@@ -12,7 +12,8 @@ import typer
 
 from warmstart.cli.options import Broken, Device, ItemTable, Json, Quiet, Seed, TaskTable, names, pairs
 from warmstart.cli.output import Voice
-from warmstart.cli.pictures import fit_pictures, refuse_options, set_here
+from warmstart.cli.pictures import fit_pictures, picture_learner, refuse_options, set_here
+from warmstart.cli.trials import table_of_trials, trials_document
 
 if TYPE_CHECKING:
     from warmstart.estimators.meta_learner import MetaLearner
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 
 
 COLUMNS = ("task", "target", "item", "time", "weight", "group", "numeric", "categorical", "multi", "drop")
-OF_TABLES = (*COLUMNS, "task_table", "item_table", "kind", "support", "trials", "start")
-OF_PICTURES = ("way", "shot", "size", "broken")
+OF_TABLES = (*COLUMNS, "task_table", "item_table", "kind", "support", "start")
+OF_PICTURES = ("way", "shot", "size", "rotations", "broken")
+OF_BOTH = ("steps", "every", "tasks", "query", "trials")  # with other defaults
 
 
 def fit(
@@ -51,10 +53,12 @@ def fit(
     size: Annotated[
         int | None, typer.Option(metavar="N", min=8, help="Of pictures: side; else as they are, 84 at most.")
     ] = None,
+    rotations: Annotated[
+        bool,
+        typer.Option("--rotations", help="Of pictures: classes turned by 90 degrees are further ones to train on."),
+    ] = False,
     broken: Broken = "refuse",
-    method: Annotated[
-        str, typer.Option(metavar="ID", help="auto tunes and compares a few; of pictures, it is protonet.")
-    ] = "auto",
+    method: Annotated[str, typer.Option(metavar="ID", help="auto tunes and compares a few.")] = "auto",
     settings: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A setting of the method; may be repeated.")
     ] = None,
@@ -67,7 +71,9 @@ def fit(
     query: Annotated[
         int, typer.Option(metavar="N", min=1, help="Rows judged of a task, at most; 5 pictures of a class.")
     ] = 10,
-    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Configurations tried of each method.")] = 4,
+    trials: Annotated[
+        int, typer.Option(metavar="N", min=1, help="Configurations tried of each method; 1 of pictures.")
+    ] = 4,
     start: Annotated[
         Path | None, typer.Option("--from", metavar="MODEL", help="Go on from this model: its columns and method.")
     ] = None,
@@ -90,22 +96,10 @@ def fit(
     voice = Voice(json, quiet)
     if images:
         refuse_options(context, OF_TABLES, "pictures")
-        chosen = {name: context.params[name] for name in set_here(context, ("steps", "every", "tasks", "query"))}
-        fit_pictures(
-            voice,
-            table,
-            output,
-            chosen,
-            way,
-            shot,
-            None if method == "auto" else method,
-            pairs(settings, "--set"),
-            size,
-            broken,
-            tensorboard,
-            seed,
-            device,
-        )
+        chosen = {name: context.params[name] for name in set_here(context, OF_BOTH)}
+        learned = pairs(settings, "--set")
+        asked = picture_learner(chosen, way, shot, method, learned, size, rotations, broken, seed, device)
+        fit_pictures(voice, table, output, asked, tensorboard)
         return
     _refuse_pictures(context, table)
     begun = None if start is None else MetaLearner.load(start)
@@ -152,28 +146,24 @@ def _roles(task: str | None, target: str | None, columns: dict[str, Any]) -> Rol
 
 
 def _tell(voice: Voice, learner: MetaLearner, output: Path, table: Path, sides: dict[str, Path | None]) -> None:
-    from warmstart.report import plain
+    from warmstart.estimators.methods import find
 
     trained = learner.fitted
     assert trained.schema is not None and trained.schema.split is not None
     split = {part: len(names) for part, names in trained.schema.split._asdict().items()}
-    tried = {
-        name: [{"settings": dataclasses.asdict(trial.config), "error": trial.value} for trial in trials]
-        for name, trials in learner.trials_.items()
-    }
     document = {
         "model": str(output),
         "method": trained.name,
         "settings": dataclasses.asdict(trained.config),
         "error": trained.value,
         "tasks": split,
-        "trials": tried,
+        "trials": trials_document(learner.trials_),
     }
     voice.document(document)
     if voice.quiet:
         return
-    if sum(map(len, tried.values())) > 1:
-        voice.show(plain(["method", "trials", "best error", "with"], [_line(name, tried[name]) for name in tried]))
+    if sum(map(len, learner.trials_.values())) > 1:
+        voice.show(table_of_trials(learner.trials_, {name: find(name).space for name in learner.trials_}))
     unit = "in variances of the target" if trained.likelihood.name == "squared" else "log loss"
     given = [part for flag, path in sides.items() if path is not None for part in (flag, str(path))]
     known = " --descriptor-table TASKS.csv" if trained.schema.descriptor.names else ""
@@ -188,11 +178,3 @@ def _tell(voice: Voice, learner: MetaLearner, output: Path, table: Path, sides: 
         f"  {judge}\n"
         f"  warmstart adapt {shlex.quote(str(output))} --support SUPPORT.csv --query QUERY.csv{known}{items}"
     )
-
-
-def _line(name: str, trials: list[dict[str, Any]]) -> list[str]:
-    """A method's best trial: what a search may change of it."""
-    from warmstart.estimators.methods import find
-
-    settings = {key: value for key, value in trials[0]["settings"].items() if key in find(name).space}
-    return [name, str(len(trials)), f"{trials[0]['error']:.4g}", ", ".join(f"{k}={v}" for k, v in settings.items())]

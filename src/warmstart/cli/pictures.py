@@ -1,4 +1,4 @@
-"""What `fit` and `adapt` do with pictures."""
+"""What `fit`, `adapt`, `evaluate` and `export` do with pictures."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from warmstart.cli.output import Voice
-from warmstart.cli.writing import check_writable
+from warmstart.cli.trials import table_of_trials, trials_document
+from warmstart.cli.writing import check_writable, tell
 
 if TYPE_CHECKING:
-    from warmstart.estimators.picture_judging import Judged
+    from warmstart.estimators.picture_comparison import Found
     from warmstart.estimators.picture_learner import PictureLearner
     from warmstart.estimators.picture_model import AdaptedPictures
 
@@ -46,41 +47,52 @@ def fit_pictures(
     voice: Voice,
     pictures: Path,
     output: Path,
-    chosen: dict[str, int],
-    way: int,
-    shot: int,
-    method: str | None,
-    settings: dict[str, str],
-    size: int | None,
-    broken: str,
+    learner: PictureLearner,
     tensorboard: Path | None,
-    seed: int,
-    device: str,
 ) -> None:
     """Fit, judge on unseen classes, save and tell."""
     from warmstart.engine.ranks import join_ranks, wait_for_ranks
     from warmstart.estimators.folder import run_folder
-    from warmstart.estimators.picture_learner import PLAN, PictureLearner
-    from warmstart.estimators.picture_methods import DEFAULT
+    from warmstart.estimators.picture_comparison import judge
     from warmstart.estimators.tensorboard import recorder
 
-    plan = replace(PLAN, **chosen)
-    sides = None if size is None else (size, size)
-    learner = PictureLearner(way, shot, method or DEFAULT, settings, plan, sides, _broken(broken), seed, device)
     figures = nullcontext(None) if tensorboard is None else recorder(tensorboard)
     with run_folder(output) as folder, figures as record, voice.bars() as bar:
         images, notes = learner.read(pictures)
         for note in notes:
             voice.say(f"Note: {note}")
         learner.fit(images, folder=folder, progress=bar, record=record)
-        judged = learner.evaluate(images, progress=bar)
+        found = judge(learner, images, progress=bar)
         if join_ranks()[0] == 0:  # under torchrun all ranks hold the same model
             learner.save(output)
         wait_for_ranks()
-    _tell_fit(voice, learner, judged, output, notes)
+    _tell_fit(voice, learner, found, output, pictures, notes)
 
 
-def _broken(choice: str) -> Any:
+def picture_learner(
+    chosen: dict[str, int],
+    way: int,
+    shot: int,
+    method: str,
+    settings: dict[str, str],
+    size: int | None,
+    rotations: bool,
+    broken: str,
+    seed: int,
+    device: str,
+) -> PictureLearner:
+    """From the options of `fit`; those of tables that pictures have too keep other defaults unless `chosen`."""
+    from warmstart.estimators.picture_learner import PLAN, PictureLearner
+
+    trials = chosen.pop("trials", PictureLearner.trials)
+    sides = None if size is None else (size, size)
+    plan = replace(PLAN, **chosen)
+    return PictureLearner(
+        way, shot, method, settings, plan, trials, rotations, sides, checked_broken(broken), seed, device
+    )
+
+
+def checked_broken(choice: str) -> Any:
     from warmstart.core import InputError
 
     if choice not in ("refuse", "skip"):
@@ -88,12 +100,20 @@ def _broken(choice: str) -> Any:
     return choice
 
 
-def _tell_fit(voice: Voice, learner: PictureLearner, judged: Judged, output: Path, notes: Sequence[str]) -> None:
-    from warmstart.report import Cell, Line, Table
+def _tell_fit(
+    voice: Voice, learner: PictureLearner, found: Found, output: Path, pictures: Path, notes: Sequence[str]
+) -> None:
+    from warmstart.estimators.picture_comparison import main_table, rows_of
+    from warmstart.estimators.picture_methods import find
+    from warmstart.report import make_results
 
     trained = learner.fitted
     split = {part: len(names) for part, names in trained.split._asdict().items()}
-    scores = {trained.name: judged.accuracy, "nearest_centroid": judged.centroid}
+    results = make_results("fit", "full", learner.device, "", rows_of(found, learner.seed))
+    scores: dict[str, Any] = {}
+    for row in results.rows:
+        scores.setdefault(row.metric, {})[row.method] = {**row.interval._asdict(), "n": row.n}
+    unseen = {"way": found.way, "shot": found.shot, "query": learner.plan.query, "tasks": len(found.query.y)}
     voice.document(
         {
             "model": str(output),
@@ -102,64 +122,100 @@ def _tell_fit(voice: Voice, learner: PictureLearner, judged: Judged, output: Pat
             "validation": trained.value,
             "shape": list(trained.shape),
             "classes": split,
-            "unseen": {"way": judged.way, "shot": judged.shot, "query": judged.query, "tasks": judged.accuracy.n},
-            "accuracy": {name: score._asdict() for name, score in scores.items()},
-            "difference": judged.difference._asdict(),
+            "rotations": trained.rotations,
+            "unseen": unseen,
+            **scores,
+            "trials": trials_document(learner.trials_),
             "notes": list(notes),
         }
     )
     if voice.quiet:
         return
-    better = max(scores, key=lambda name: scores[name].mean)
-    lines = [
-        Line(
-            name.replace("_", " ") + ("" if name == trained.name else " on pixels"),
-            (Cell(f"{score.mean:.1%}", f"{score.high - score.mean:.1%}", name == better),),
-            "method" if name == trained.name else "baseline",
-        )
-        for name, score in scores.items()
-    ]
-    caption = (
-        f"Unseen classes: {judged.accuracy.n} tasks, {judged.way}-way {judged.shot}-shot, each picture judged alone"
-    )
-    voice.show(Table(("method", "accuracy"), tuple(lines), caption))
+    if sum(map(len, learner.trials_.values())) > 1:
+        spaces = {name: find(name, trained.design).space for name in learner.trials_}
+        voice.show(table_of_trials(learner.trials_, spaces, "log loss"))
+    voice.show(main_table(found, results))
     channels, height, width = trained.shape
+    judge = shlex.join(["warmstart", "evaluate", str(output), str(pictures), "-o", f"{output}-report"])
     voice.show(
+        f"Method:   {trained.name}\n"
         f"Pictures: {height} x {width}, {'colour' if channels == 3 else 'grey'}\n"
         f"Classes:  {', '.join(f'{count} {part}' for part, count in split.items())}\n"
         f"Model:    {output}\n\n"
         f"Next:\n"
+        f"  {judge}\n"
         f"  warmstart adapt {shlex.quote(str(output))} --support SUPPORT_DIR --query QUERY_DIR"
     )
 
 
+def evaluate_pictures(
+    voice: Voice, model: Path, pictures: Path, output: Path | None, trials: int, broken: str, device: str
+) -> None:
+    """The page of a model of pictures."""
+    from warmstart.estimators.picture_evaluation import evaluate
+    from warmstart.estimators.picture_learner import PictureLearner
+
+    learner = PictureLearner.load(model)
+    learner.broken, learner.device = checked_broken(broken), device
+    with voice.bars() as bar:
+        outcome = evaluate(learner, pictures, trials=trials, progress=bar)
+    voice.document(tell(voice, outcome, f"{model.name} on unseen classes of {pictures.name}", output))
+
+
+def export_pictures(voice: Voice, model: Path, support: Path | None, output: Path, broken: str) -> None:
+    """An ONNX file of the classifier of the support's classes."""
+    adapted = _adapted(model, _folder("--support", support), broken, "cpu")
+    adapted.export(output)
+    shown = dict(zip(adapted.names, adapted.support.lengths.tolist(), strict=True))
+    notes = [f"support: {note}" for note in adapted.notes]
+    voice.document({"file": str(output), "method": adapted.trained.name, "support": shown, "notes": notes})
+    for note in notes:
+        voice.say(f"Note: {note}")
+    voice.say(f"ONNX file: {output}\nClasses:   {', '.join(adapted.names)}")
+
+
+def _adapted(model: Path, support: Path, broken: str, device: str) -> AdaptedPictures:
+    """The model adapted to a folder of class folders, in which no picture may have two classes."""
+    from warmstart.estimators.picture_learner import PictureLearner
+    from warmstart.tasks.picture_folder import find_repeats
+
+    learner = PictureLearner.load(model)
+    learner.broken = checked_broken(broken)
+    adapted = learner.adapt(support, device)
+    _refuse_repeats(find_repeats(adapted.support), adapted)
+    return adapted
+
+
+def _folder(flag: str, path: Path | None) -> Path:
+    """The folder that an option must name."""
+    from warmstart.core import InputError
+
+    if path is None:
+        raise InputError(f"{flag}, a folder with one sub-folder for each class", "none", "pass it")
+    if not path.is_dir():
+        got = f"the file {path}" if path.exists() else f"{path}, which is not there"
+        raise InputError(f"a folder of pictures for {flag}, since the model is of pictures", got, "pass a folder")
+    return path
+
+
 def adapt_to_pictures(
-    voice: Voice, model: Path, support: Path | None, query: Path, output: Path | None, broken: str
+    voice: Voice, model: Path, support: Path | None, query: Path, output: Path | None, broken: str, device: str
 ) -> None:
     """Adapt to the class folders of the support, judge every query picture, print and write."""
     from warmstart.core import InputError
-    from warmstart.estimators.picture_learner import PictureLearner
-    from warmstart.tasks.picture_folder import find_repeats, read_pictures, same_pictures
+    from warmstart.tasks.picture_folder import read_pictures, same_pictures
 
-    if support is None:
-        raise InputError("--support, a folder with one sub-folder for each class", "none", "pass it")
-    for flag, path in {"--support": support, "--query": query}.items():
-        if not path.is_dir():
-            got = f"the file {path}" if path.exists() else f"{path}, which is not there"
-            raise InputError(f"a folder of pictures for {flag}, since the model is of pictures", got, "pass a folder")
+    shown, query = _folder("--support", support), _folder("--query", query)
     output = model.with_name(f"{model.name}-predictions") if output is None else output
-    learner = PictureLearner.load(model)
-    learner.broken = _broken(broken)
-    adapted = learner.adapt(support)
-    pixels, files, notes = read_pictures(query, learner.fitted.shape, learner.broken)
-    _refuse_repeats(find_repeats(adapted.support), adapted)
+    adapted = _adapted(model, shown, broken, device)
+    pixels, files, notes = read_pictures(query, adapted.trained.shape, checked_broken(broken))
     both = same_pictures(adapted.support, pixels)
     if both:
-        shown, asked = both[0]
+        first, asked = both[0]
         more = f" and {len(both) - 1} more" if len(both) > 1 else ""
         raise InputError(
             "query pictures that the support does not show",
-            f"{files[asked]}{more}, the same as one of {_class_of(adapted, shown)}",
+            f"{files[asked]}{more}, the same as one of {_class_of(adapted, first)}",
             "take it out of one of the two",
         )
     check_writable(output)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from warmstart.core import InputError, Prediction, Tree
-from warmstart.core.trees import fill, named_leaves, tree_map
+from warmstart.core.trees import fill, named_leaves, to_device, tree_map
 from warmstart.engine.files import same_tensors
 from warmstart.estimators.folder import WEIGHTS, pack, read_config, write_folder
 from warmstart.estimators.judging import interval
@@ -98,7 +98,8 @@ class AdaptedModel:
         """An ONNX file with inputs numeric, categorical and bag, as `schema.transform_rows` gives them."""
         example = self._example()
         outputs = ["mean", "variance"] if isinstance(self._predict(example).variance, Tensor) else ["mean"]
-        export(_Exported(self), example, Path(path), outputs)
+        here = replace(self, trained=self.trained.to("cpu"), adapted=to_device(self.adapted, "cpu"))
+        export(_Exported(here), example, Path(path), outputs)
 
     def _rows(self, rows: Source | Tree, item_table: Source | None) -> Tree:
         if self.trained.schema is None:

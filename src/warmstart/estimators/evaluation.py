@@ -11,6 +11,7 @@ import torch
 
 from warmstart.core import InputError
 from warmstart.core.trees import take
+from warmstart.engine.device import choose_device
 from warmstart.estimators.comparison import error_table, figures, judge, metric_of, pictures, ranked, rows_of
 from warmstart.estimators.fitting import Problem
 from warmstart.estimators.judging import held_out, sizes_up_to
@@ -33,7 +34,8 @@ def evaluate(
     progress: Callable[[str], Any] | None = None,
 ) -> Outcome:
     """The table given to fit: the model on its held-out tasks against baselines tuned on its validation tasks."""
-    trained, plan = model.fitted, model.plan
+    device = choose_device(model.device)
+    trained, plan = model.fitted.to(device), model.plan
     schema = trained.schema
     if schema is None or schema.split is None:
         raise InputError(
@@ -55,7 +57,7 @@ def evaluate(
     groups = _groups(named.groups, test.group)
     metric = metric_of(trained.likelihood)
     rows_found = rows_of({model.seed: found}, metric, groups if len(groups) > 1 else {})
-    results = make_results("evaluate", "full", "cpu", " ".join(["warmstart", *sys.argv[1:]]), rows_found)
+    results = make_results("evaluate", "full", str(device), " ".join(["warmstart", *sys.argv[1:]]), rows_found)
     at = min(5, plan.support)
     best = next(name for name in ranked(found.errors, at) if name in BASELINES)
     gain = paired(found.errors[trained.name][at], found.errors[best][at])

@@ -1,30 +1,28 @@
-"""Fitting one method, or choosing among several, on pools of tasks."""
+"""Fitting methods on pools of tasks."""
 
 from __future__ import annotations
 
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
-from itertools import count
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import nn
 
-from warmstart.core import Columns, InputError, Learner, Likelihood, Prediction, Task
+from warmstart.core import Columns, Learner, Likelihood, Prediction, Task
 from warmstart.core.trees import leaves, named_leaves, to_device
 from warmstart.engine.files import same_tensors
-from warmstart.engine.loop import LOG, Report, silent
+from warmstart.engine.loop import Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.ranks import join_ranks
 from warmstart.engine.stage import TRACED, Stage
+from warmstart.estimators.choosing import Record, Run, replay
 from warmstart.estimators.judging import held_out, join_pool, join_task, mean_error, sizes_up_to
-from warmstart.estimators.methods import Network, assemble, configure, find
+from warmstart.estimators.methods import Method, Network, assemble, find
 from warmstart.tasks.pool import Pool
-from warmstart.training.search import Trial, search
 from warmstart.training.sources import from_pool
 from warmstart.training.train import Plan, Trained, train
 
@@ -44,17 +42,6 @@ class Problem:
     @property
     def tabular(self) -> bool:
         return self.module is None
-
-
-class Fitted(NamedTuple):
-    """A trained method."""
-
-    name: str
-    config: Any
-    learner: Learner
-    state: Any
-    value: float  # on the validation tasks
-    trials: dict[str, list[Trial]]  # of each method, best first
 
 
 def sees_descriptor_in_rows(name: str, problem: Problem) -> bool:
@@ -81,7 +68,7 @@ def fit_method(
     warm: Any = None,
     folder: Path | None = None,
     progress: Report = silent,
-    record: Callable[[int, dict[str, float]], None] | None = None,
+    record: Record | None = None,
 ) -> tuple[Learner, Trained]:
     """Train one configuration with early stopping on the validation tasks. `warm` is a theta to start from."""
     stage = stage or TRACED
@@ -124,121 +111,38 @@ def fit_method(
     )
 
 
-def replay(folder: Path, record: Callable[[int, dict[str, float]], None]) -> None:
-    """Record what an earlier part of this run has logged."""
-    for line in (folder / LOG).read_text("utf-8").splitlines() if (folder / LOG).exists() else ():
-        with suppress(ValueError):  # half a line that a killed run left
-            figures = json.loads(line)
-            record(figures.pop("step"), figures)
-
-
-def tune_method(
-    name: str,
-    default: Any,
+def runner(
     problem: Problem,
     plan: Plan,
-    trials: int,
-    *,
-    seed: int = 0,
-    device: torch.device | str = "cpu",
-    network: Network = Network(),
-    folder: Path | None = None,
-    progress: Report = silent,
-) -> list[Trial]:
-    """Search a method's space by its validation error; best first. With a folder, it can be resumed."""
-
-    begun = count()
-
-    def run(cfg: Any) -> float:
-        kept, number = None if folder is None else folder / run_id(name, cfg), next(begun)
-
-        def report(done: int, of: int, words: str) -> None:
-            progress(number * of + done, trials * of, f"trial {number + 1}, {words}")
-
-        try:
-            return fit_method(
-                name,
-                cfg,
-                problem,
-                plan,
-                seed=seed,
-                device=device,
-                network=network,
-                folder=kept,
-                progress=report,
-            )[1].value
-        except InputError:  # diverged
-            return float("inf")
-
-    store = None if folder is None else folder / f"trials-{name}.json"
-    return search(run, default, find(name).space, trials, seed, store)
-
-
-def choose(
-    names: Sequence[str],
-    settings: Mapping[str, Any],
-    problem: Problem,
-    plan: Plan,
-    trials: int,
     *,
     seed: int = 0,
     device: torch.device | str = "cpu",
     network: Network = Network(),
     warm: Any = None,
-    folder: Path | None = None,
-    progress: Callable[[str], Any] | None = None,
-    record: Callable[[int, dict[str, float]], None] | None = None,
-) -> Fitted:
-    """Tune each method with the same number of trials, train the best one, and say what was tried.
+) -> Run:
+    """What `choose` and `tune` call to train a configuration on this problem."""
 
-    A folder may be shared by runs on other data or with other plans: each resumes only itself. The best
-    trial's checkpoint is the finished training.
-    """
-    bar = progress or (lambda label: silent)
-    if folder is not None:
-        folder = folder / fingerprint(problem, plan, seed, network, warm)
-    possible = [name for name in names if problem.likelihood.name in find(name).kinds]
-    tried: dict[str, list[Trial]] = {}
-    for name in possible:
-        default = configure(find(name).config, settings if len(names) == 1 else {})
-        if len(possible) == 1 and trials <= 1:
-            tried[name] = [Trial(default, float("nan"))]
-            continue
-        tried[name] = tune_method(
+    def run(name: str, cfg: Any, folder: Path | None, progress: Report, record: Record | None = None) -> Trained:
+        return fit_method(
             name,
-            default,
+            cfg,
             problem,
             plan,
-            trials,
             seed=seed,
             device=device,
             network=network,
+            warm=warm,
             folder=folder,
-            progress=bar(f"tuning {name}"),
-        )
-    best = min(tried, key=lambda name: (tried[name][0].value != tried[name][0].value, tried[name][0].value))
-    cfg = tried[best][0].config
-    learner, trained = fit_method(
-        best,
-        cfg,
-        problem,
-        plan,
-        seed=seed,
-        device=device,
-        network=network,
-        warm=warm,
-        folder=None if folder is None else folder / run_id(best, cfg),
-        progress=bar(f"training {best}"),
-        record=record,
-    )
-    tried[best][0] = Trial(cfg, trained.value)
-    return Fitted(best, cfg, learner, trained.state, trained.value, tried)
+            progress=progress,
+            record=record,
+        )[1]
+
+    return run
 
 
-def run_id(name: str, cfg: Any) -> str:
-    """The folder of one configuration's training."""
-    text = json.dumps(dataclasses.asdict(cfg), sort_keys=True)
-    return f"{name}-{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+def possible(names: Sequence[str], problem: Problem) -> dict[str, Method]:
+    """Those of the methods that know the target's kind."""
+    return {name: find(name) for name in names if problem.likelihood.name in find(name).kinds}
 
 
 def fingerprint(problem: Problem, plan: Plan, seed: int, network: Network, warm: Any) -> str:

@@ -16,7 +16,8 @@ from warmstart.core.trees import to_device, tree_map
 from warmstart.engine.device import choose_device
 from warmstart.engine.stage import PLAIN
 from warmstart.estimators.adapted import AdaptedModel
-from warmstart.estimators.fitting import Fitted, Problem, choose, predictor, sees_descriptor_in_rows
+from warmstart.estimators.choosing import Chosen, Record, choose
+from warmstart.estimators.fitting import Problem, fingerprint, possible, predictor, runner, sees_descriptor_in_rows
 from warmstart.estimators.folder import pack, read_config, write_folder
 from warmstart.estimators.judging import calibrate, held_out, sizes_up_to
 from warmstart.estimators.methods import AUTO, LIKELIHOODS, Network, assemble
@@ -60,7 +61,7 @@ class MetaLearner:
         kind: str | None = None,
         folder: Path | None = None,
         progress: Callable[[str], Any] | None = None,
-        record: Callable[[int, dict[str, float]], None] | None = None,
+        record: Record | None = None,
     ) -> MetaLearner:
         """Fit on a table of rows. With `start`, go on from a fitted model: its columns, method and weights.
 
@@ -118,12 +119,14 @@ class MetaLearner:
         descriptor: pd.DataFrame | Mapping[str, Any] | None = None,
         item_table: Source | None = None,
         y: torch.Tensor | None = None,
+        device: str = "cpu",
     ) -> AdaptedModel:
         """A model for a new task from its rows (none: zero-shot) and what is known of it.
 
-        A model of a table takes a table with the target column; one of your own network takes x and y.
+        A model of a table takes a table with the target column; one of your own network takes x and y. A few rows
+        are small work, for which a CPU is quick enough.
         """
-        trained = self.fitted
+        trained = self.fitted.to(choose_device(device))
         schema = trained.schema
         if schema is None:
             about = torch.zeros(1, 0)
@@ -182,7 +185,7 @@ class MetaLearner:
         start: MetaLearner | None,
         folder: Path | None,
         progress: Callable[[str], Any] | None,
-        record: Callable[[int, dict[str, float]], None] | None,
+        record: Record | None,
     ) -> None:
         counts = dataclasses.asdict(self.plan) | {"trials": self.trials}
         low = next((name for name, count in counts.items() if count is not None and count < 1), None)
@@ -201,16 +204,16 @@ class MetaLearner:
                 raise InputError("a method to apply the settings to", "auto", "name one, for instance maml")
             names = AUTO
         trials = 1 if start is not None or (self.settings and self.method != "auto") else self.trials
+        device = choose_device(self.device)
+        if folder is not None:  # which may be shared by runs on other data or with other plans
+            folder = folder / fingerprint(problem, self.plan, self.seed, network, warm)
+        run = runner(problem, self.plan, seed=self.seed, device=device, network=network, warm=warm)
         found = choose(
-            names,
+            possible(names, problem),
             settings,
-            problem,
-            self.plan,
+            run,
             trials,
             seed=self.seed,
-            device=choose_device(self.device),
-            network=network,
-            warm=warm,
             folder=folder,
             progress=progress,
             record=record,
@@ -218,7 +221,7 @@ class MetaLearner:
         self.trials_ = found.trials
         self.trained_ = self._trained(found, problem, schema, network)
 
-    def _trained(self, found: Fitted, problem: Problem, schema: Schema | None, network: Network) -> Trained:
+    def _trained(self, found: Chosen, problem: Problem, schema: Schema | None, network: Network) -> Trained:
         """The fitted method on the CPU, with intervals calibrated on the validation tasks."""
         learner, _ = assemble(
             found.name,
@@ -232,7 +235,7 @@ class MetaLearner:
             network,
             problem.module,
         )
-        state = to_device(found.state, "cpu")
+        state = to_device(found.found.state, "cpu")
         calibration = None
         if problem.likelihood.name == "squared":
             task = held_out(problem.validation.to("cpu"), self.plan.support, self.plan.query, self.seed)
@@ -249,7 +252,7 @@ class MetaLearner:
             network,
             problem.module,
             calibration,
-            found.value,
+            found.found.value,
         )
 
 

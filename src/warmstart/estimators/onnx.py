@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,8 +17,10 @@ from warmstart.core import InputError, Tree
 from warmstart.engine.files import write_bytes
 
 
-def export(module: nn.Module, example: Tree, path: Path, outputs: list[str]) -> None:
-    """Write `module`, which takes the entries of `example` with any number of rows."""
+def export(
+    module: nn.Module, example: Tree, path: Path, outputs: list[str], about: Mapping[str, str] | None = None
+) -> None:
+    """Write `module`, which takes the entries of `example` with any number of rows; `about` goes to the metadata."""
     try:
         import onnxscript  # noqa: F401
     except ImportError:
@@ -28,17 +30,18 @@ def export(module: nn.Module, example: Tree, path: Path, outputs: list[str]) -> 
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), _hushed("torch.onnx"):
         warnings.simplefilter("ignore")  # the exporter warns of its own internals
         target = Path(folder) / "model.onnx"
-        torch.onnx.export(
+        program = torch.onnx.export(
             module.eval(),
             tuple(example.values()),
-            target,
             input_names=list(example),
             output_names=outputs,
             dynamic_shapes=shapes,
             dynamo=True,
-            external_data=False,
             verbose=False,
         )
+        assert program is not None
+        program.model.metadata_props.update(about or {})
+        program.save(target, external_data=False)
         write_bytes(path, target.read_bytes())
 
 

@@ -11,14 +11,16 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
 
 from warmstart.core import InputError, Learner, Tree, adapt
-from warmstart.core.trees import fill, named_leaves, take
+from warmstart.core.trees import fill, named_leaves, take, to_device
 from warmstart.engine.files import finite, read_tensors, same_tensors
 from warmstart.engine.stage import PLAIN
 from warmstart.estimators.folder import SCHEMA, WEIGHTS, read_text
 from warmstart.estimators.methods import configure
+from warmstart.estimators.onnx import export
 from warmstart.estimators.picture_judging import sharpen
 from warmstart.estimators.picture_methods import Design, assemble, find, most_classes
 from warmstart.estimators.trained import damaged, under
@@ -40,6 +42,7 @@ class TrainedPictures:
     design: Design
     way: int
     shot: int
+    rotations: bool  # whether turned classes were trained on too
     split: Split  # names of the classes
     value: float  # log loss on the validation classes
     sharpness: float  # of the probabilities, which made that loss least
@@ -55,6 +58,7 @@ class TrainedPictures:
             "config": dataclasses.asdict(self.config),
             "way": self.way,
             "shot": self.shot,
+            "rotations": self.rotations,
             "network": self.design._asdict(),
             "sharpness": self.sharpness,
             "validation": self.value if self.value == self.value else None,
@@ -78,7 +82,8 @@ def restore(path: Path, config: dict[str, Any]) -> TrainedPictures:
         if not 0 < sharp < float("inf"):
             raise damaged(path)
         told = float("nan") if value is None else float(value)
-        trained = TrainedPictures(name, cfg, state.theta, shape, design, way, shot, split, told, sharp)
+        turned = bool(config["rotations"])
+        trained = TrainedPictures(name, cfg, state.theta, shape, design, way, shot, turned, split, told, sharp)
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):  # RuntimeError: torch on absurd sizes
@@ -119,7 +124,7 @@ class AdaptedPictures:
     state: Any
     adapted: Tree
     shown: Tree  # the support as the network's input
-    columns: tuple[int, ...]  # where each class of the support lies in the network's output
+    columns: Tensor  # where each class of the support lies in the network's output
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -133,21 +138,44 @@ class AdaptedPictures:
         what is said of one does not depend on the others, to the bit. Neither names nor order of the classes matter.
         """
         pixels, _ = convert(pixels, self.trained.shape)
-        return (
-            torch.stack([self._one(picture) for picture in pixels]) if len(pixels) else torch.zeros(0, len(self.names))
-        )
+        said = [self._one(picture).cpu() for picture in pixels]
+        return torch.stack(said) if said else torch.zeros(0, len(self.names))
 
     def _one(self, picture: Tensor) -> Tensor:
-        own = as_batch(picture[None].to(torch.get_default_dtype()) / 255, torch.zeros(1, dtype=torch.long)).x
+        pixels = picture[None].to(self.columns.device, torch.get_default_dtype()) / 255
+        own = as_batch(pixels, torch.zeros(1, dtype=torch.long, device=pixels.device)).x
         among = {name: torch.cat([self.shown[name], own[name]]) for name in own}
         with torch.no_grad():
             said = take(self.learner.predict(self.state, self.adapted, among, ()), -1).mean
-        kept = said[: len(self.columns)]  # a head may have outputs for more classes than were shown
-        return sharpen(kept, self.trained.sharpness)[list(self.columns)]
+        kept = said[: len(self.names)]  # a head may have outputs for more classes than were shown
+        return sharpen(kept, self.trained.sharpness)[self.columns]
+
+    def export(self, path: str | Path) -> None:
+        """An ONNX file from `pixels`, uint8 [rows, channels, height, width], to `probability` [rows, classes].
+
+        Its metadata name the classes. Pictures must come in the model's size and mode, and are judged one by one.
+        """
+        example = {"pixels": self.support.pixels[:2].cpu()}
+        export(_Exported(self), example, Path(path), ["probability"], {"classes": json.dumps(self.names)})
 
 
-def adapt_pictures(trained: TrainedPictures, support: Images) -> AdaptedPictures:
-    """Adapt to the classes of the support."""
+class _Exported(nn.Module):
+    """The classifier as a module of tensors, for the exporter; a scan, since vmap would fix the number of pictures."""
+
+    def __init__(self, adapted: AdaptedPictures) -> None:
+        super().__init__()
+        self.adapted = adapted
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        def body(nothing: Tensor, picture: Tensor) -> tuple[Tensor, Tensor]:
+            return nothing.clone(), self.adapted._one(picture)
+
+        said: Tensor = scan(body, torch.zeros(1), pixels)[1]
+        return said
+
+
+def adapt_pictures(trained: TrainedPictures, support: Images, device: torch.device | str = "cpu") -> AdaptedPictures:
+    """Adapt to the classes of the support; the classifier stays on the device."""
     count, most = len(support.names), most_classes(trained.name, trained.way)
     if count < 2:
         raise InputError("at least two classes in the support", f"{count}", "add a folder for each class")
@@ -161,16 +189,17 @@ def adapt_pictures(trained: TrainedPictures, support: Images) -> AdaptedPictures
         empty = support.names[int(support.lengths.argmin())]
         raise InputError("a picture of every class in the support", f"none of {empty}", "add one, or leave it out")
     pixels, notes = convert(support.pixels, trained.shape)
-    support = support._replace(pixels=pixels.cpu(), offsets=support.offsets.cpu())
+    support = support._replace(pixels=pixels).to("cpu")
     # outputs go to classes in an order that only their pictures decide, or names would change what is said
     order = sorted(range(count), key=lambda c: _digest(support, c))
     rows = support.select(torch.tensor(order))
     label = torch.arange(count).repeat_interleave(rows.lengths)
-    batch = as_batch(rows.pixels.to(torch.get_default_dtype()) / 255, label)
+    shown = as_batch(rows.pixels.to(torch.get_default_dtype()) / 255, label)
     learner, state = trained.learner(count)
+    columns = torch.tensor([order.index(c) for c in range(count)])
+    state, batch, columns = to_device((state, shown, columns), device)
     with torch.no_grad():
-        adapted = adapt(learner, state, batch, torch.zeros(0))
-    columns = tuple(order.index(c) for c in range(count))
+        adapted = adapt(learner, state, batch, torch.zeros(0, device=device))
     return AdaptedPictures(trained, support, tuple(notes), learner, state, adapted, batch.x, columns)
 
 

@@ -31,6 +31,7 @@ def adapt_tasks(
     descriptor_table: Source | None = None,
     item_table: Source | None = None,
     first: int | None = None,
+    device: str = "cpu",
 ) -> dict[str, AdaptedModel]:
     """A model for each task of the query, or of the support when there is no query, by name.
 
@@ -51,7 +52,7 @@ def adapt_tasks(
     for name in names:
         rows = _first(shown.get(name, shown.get(NAMELESS)), first, schema.roles, name)
         known = descriptor if about is None else _described(about, schema.roles.task, name)
-        models[name] = model.adapt(rows, known, items)
+        models[name] = model.adapt(rows, known, items, device=device)
     return models
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from warmstart.core import Batch, Columns, InputError, Learner, Likelihood, Prediction, Task, Tree, adapt
-from warmstart.core.trees import fill, named_leaves, take, tree_map
+from warmstart.core.trees import fill, leaves, named_leaves, take, to_device, tree_map
 from warmstart.engine.files import finite, read_tensors, same_tensors
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import adapt_noise, generator
@@ -25,7 +25,7 @@ from warmstart.tasks.schema import Schema
 
 @dataclass(frozen=True)
 class Trained:
-    """Everything that prediction needs. Tensors inside are on the CPU."""
+    """Everything that prediction needs. It takes and gives tensors on the CPU, wherever it works itself."""
 
     name: str  # method id
     config: Any
@@ -44,11 +44,22 @@ class Trained:
         """Whether rows carry their task's descriptor as further columns."""
         return self.schema is not None and self.name != "empirical_bayes"
 
+    @property
+    def device(self) -> torch.device:
+        found: torch.device = leaves(self.state)[0].device
+        return found
+
+    def to(self, device: torch.device | str) -> Trained:
+        """The same model, working there."""
+        return dataclasses.replace(self, state=to_device(self.state, device))
+
     def predict(self, task: Task, steps: int | None = None) -> Prediction:
         """Adapt to every task of a stack and predict its query rows, in the units the network sees."""
         count = self.learner.steps if steps is None else steps
         noise = adapt_noise(self.learner.noise, len(task.key), count, generator(0))
-        return predict_stack(self.learner, self.state, self.view(task), noise, steps, chunk=256)
+        there, noise = to_device((self.view(task), noise), self.device)
+        said: Prediction = to_device(predict_stack(self.learner, self.state, there, noise, steps, chunk=256), "cpu")
+        return said
 
     def view(self, task: Task) -> Task:
         return join_task(task) if self.joined else task
@@ -64,7 +75,7 @@ class Trained:
         seen = take(self.view(stack), 0)
         noise = take(adapt_noise(self.learner.noise, 1, self.learner.steps, generator(0)), 0)
         with torch.no_grad():
-            return adapt(self.learner, self.state, seen.support, seen.descriptor, noise[0])
+            return adapt(self.learner, self.state, *to_device((seen.support, seen.descriptor, noise[0]), self.device))
 
     def before(self, descriptor: Tree) -> Tree:
         """What `adapt` gives without a single sample: the zero-shot model, descriptor [1, ...]."""
@@ -73,7 +84,8 @@ class Trained:
             x = self.example(1)
             nothing = Batch(x, torch.zeros(1), torch.zeros(1), torch.zeros(1))
             return self.adapt(nothing, descriptor)
-        return self.learner.finish(self.state, self.learner.start(self.state, take(descriptor, 0)), nothing)
+        about, nothing = to_device((take(descriptor, 0), nothing), self.device)
+        return self.learner.finish(self.state, self.learner.start(self.state, about), nothing)
 
     def example(self, rows: int) -> Tree:
         """Rows of which everything is missing."""
@@ -92,7 +104,9 @@ class Trained:
             x = join(x, {name: leaf.expand(rows, *leaf.shape[1:]) for name, leaf in descriptor.items()})
         noise = take(adapt_noise(self.learner.noise, 1, 0, generator(0))[1], 0)
         with torch.no_grad():
-            return self.learner.predict(self.state, adapted, x, noise)
+            said = self.learner.predict(self.state, adapted, *to_device((x, noise), self.device))
+        here: Prediction = to_device(said, "cpu")
+        return here
 
     def decode(self, said: Prediction) -> Prediction:
         """From the units the network sees to those of the target."""

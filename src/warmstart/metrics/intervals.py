@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import torch
-from scipy.stats import norm
+from scipy.special import ndtri
 from torch import Tensor
 
 from warmstart.core import Batch, InputError
@@ -50,7 +50,7 @@ def z_score(level: float) -> float:
     >>> round(z_score(0.95), 3)
     1.96
     """
-    return float(norm.ppf((1 + level) / 2))
+    return float(ndtri((1 + level) / 2))
 
 
 def gaussian(mean: Tensor, variance: Tensor, level: float = 0.9) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from PIL import Image
 
 # not from report.svg, which takes a second to load matplotlib
-INK, ACCENT = "#1f2933", "#0072b2"
+INK, ACCENT, WRONG = "#1f2933", "#0072b2", "#d55e00"
 COLUMNS, CELL, PICTURE, LINE, LETTERS = 7, 104, 92, 14, 15
 UNSEEN = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff\ufffe\uffff]")
 
@@ -24,6 +24,7 @@ class Thumbnail(NamedTuple):
     title: str
     words: str = ""  # a second line
     hint: str = ""  # shown by a browser when pointed at
+    wrong: bool = False  # a mistake, in another colour
 
 
 def contact_sheet(pictures: Sequence[Thumbnail], alt: str) -> str:
@@ -49,7 +50,7 @@ def _drawn(one: Thumbnail, x: int, y: int) -> str:
         f"<g><title>{_escaped(one.hint or one.title)}</title>"
         f'<image x="{left:g}" y="{top:g}" width="{wide:g}" height="{high:g}" href="{_png(one.pixels)}"{sharp}/>'
         + _text(one.title, middle, y + PICTURE + LINE, INK)
-        + _text(one.words, middle, y + PICTURE + 2 * LINE, ACCENT)
+        + _text(one.words, middle, y + PICTURE + 2 * LINE, WRONG if one.wrong else ACCENT)
         + "</g>"
     )
 

@@ -19,15 +19,15 @@ from warmstart.core import InputError, Prediction, Task
 from warmstart.core.trees import take, to_device
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
+from warmstart.estimators.choosing import run_id, tune
 from warmstart.estimators.comparison import Judged, error_table, figures, judge, pictures, rows_of
 from warmstart.estimators.fitting import (
     Problem,
     fingerprint,
     fit_method,
     predictor,
-    run_id,
+    runner,
     sees_descriptor_in_rows,
-    tune_method,
 )
 from warmstart.estimators.judging import SIZES, Calibration, Predictor, calibrate, held_out
 from warmstart.estimators.methods import Network, configure, find
@@ -125,17 +125,9 @@ def run_seed(
     for name in methods:
         config = configure(find(name).config, preset.settings.get(name, {}))
         if preset.trials > 1:
-            config = tune_method(
-                name,
-                config,
-                problem,
-                preset.search,
-                preset.trials,
-                seed=seed,
-                device=device,
-                folder=place,
-                progress=bar(f"tuning {name}, seed {seed}"),
-            )[0].config
+            run = runner(problem, preset.search, seed=seed, device=device)
+            method, report = find(name)._replace(config=config), bar(f"tuning {name}, seed {seed}")
+            config = tune(name, method, run, preset.trials, seed, place, report)[0].config
         kept = None if place is None else place / "final" / run_id(name, config)
         report = bar(f"training {name}, seed {seed}")
         predictors[name] = _on_cpu(name, config, problem, plan, seed, device, kept, report)

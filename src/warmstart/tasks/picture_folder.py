@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def read_folder(
     A size that is taken so is shrunk until no side is beyond `most`.
     """
     root = _folder(path)
-    found, others = _walk(root)
+    found, others, bare = _walk(root)
     if not found:
         raise InputError(f"a sub-folder with pictures for each class in {root}", "no picture", "check the path")
     if "." in found:
@@ -47,7 +47,7 @@ def read_folder(
     lost = [name for name in sorted(found) if not count[name]]
     notes = [f"class {name} left out: none of its pictures can be read" for name in lost]
     images = make_images(stack.pixels, torch.tensor([count[name] for name in names]), names)
-    return images, stack.notes + notes + _left_out(others)
+    return images, stack.notes + notes + _left_out(others) + _without_pictures(bare) + _both(found)
 
 
 def read_pictures(
@@ -61,11 +61,11 @@ def read_pictures(
     if channels not in (1, 3):
         raise InputError("1 channel, grey, or 3, colour", str(channels), "pass the shape of the classes' pictures")
     single = Path(path)
-    found, others = ({".": [single]}, []) if single.is_file() else _walk(_folder(path), deep=False)
+    found, others, below = ({".": [single]}, [], []) if single.is_file() else _walk(_folder(path), deep=False)
     if not found:
         raise InputError(f"pictures in {path}", "none", "check the path; sub-folders are not read")
     stack = stack_pictures(found["."], (height, width), channels == 3, broken)
-    return stack.pixels, [file.name for file in stack.files], stack.notes + _left_out(others)
+    return stack.pixels, [file.name for file in stack.files], stack.notes + _left_out(others) + _not_read(below)
 
 
 def find_repeats(images: Images | Tensor) -> list[tuple[int, int]]:
@@ -128,31 +128,53 @@ def _folder(path: str | Path) -> Path:
     return root
 
 
-def _walk(root: Path, deep: bool = True) -> tuple[dict[str, list[Path]], list[Path]]:
-    """Pictures by folder, and files that are none; hidden ones are passed over, linked folders read once."""
+def _walk(root: Path, deep: bool = True) -> tuple[dict[str, list[Path]], list[Path], list[Path]]:
+    """Pictures by folder, files that are none, and folders without any, or not read when not `deep`.
+
+    Hidden ones are passed over, linked folders read once.
+    """
 
     def refuse(error: OSError) -> None:
         raise InputError(f"to read folder {error.filename}", error.strerror or str(error), "check its permissions")
 
     found: dict[str, list[Path]] = {}
     others: list[Path] = []
+    visited: list[Path] = []
     seen = {root.resolve()}
     for place, folders, names in os.walk(root, onerror=refuse, followlinks=True):
         here = Path(place)
         fresh = []
         for name in sorted(folders):
             target = (here / name).resolve()
-            if deep and not name.startswith((".", "__MACOSX")) and target not in seen:
+            if not name.startswith((".", "__MACOSX")) and target not in seen:
                 seen.add(target)
                 fresh.append(name)
-        folders[:] = fresh
+        visited += [here / name for name in fresh]
+        folders[:] = fresh if deep else []
         shown = [here / name for name in sorted(names) if not name.startswith(".")]
         # a dangling link is a broken picture; a pipe or a socket is none
         pictures = [file for file in shown if file.suffix.lower() in SUFFIXES and (file.is_file() or file.is_symlink())]
         others += [file for file in shown if file.suffix.lower() not in SUFFIXES]
         if pictures:
             found[here.relative_to(root).as_posix()] = pictures
-    return found, others
+    full = {place for name in found for place in (root / name, *(root / name).parents)}
+    return found, others, [place for place in visited if place not in full]
+
+
+def _without_pictures(bare: Sequence[Path]) -> list[str]:
+    names = sorted(map(str, bare))
+    return [f"{count_of(len(names), 'folder')} left out as without pictures: {some_names(names)}"] if names else []
+
+
+def _not_read(below: Sequence[Path]) -> list[str]:
+    names = sorted(map(str, below))
+    return [f"{count_of(len(names), 'sub-folder')} not read: {some_names(names)}"] if names else []
+
+
+def _both(found: Mapping[str, list[Path]]) -> list[str]:
+    """Folders of pictures within a class are classes of their own, which may not be what was meant."""
+    within = sorted({str(place) for name in found for place in Path(name).parents if str(place) in found} - {"."})
+    return [f"{some_names(within)}: pictures in folders within are classes of their own"] if within else []
 
 
 def _left_out(others: Sequence[Path]) -> list[str]:
