@@ -182,7 +182,7 @@ def test_a_bad_posterior_is_refused_by_name():
     wrong = good._replace(mean=good.mean * float("nan"))
     with pytest.raises(InputError, match="finite"):
         check_posteriors(state, Posteriors(wrong, good))
-    with pytest.raises(InputError, match="positive noise"):
+    with pytest.raises(InputError, match="a positive noise"):
         gem.build(model, squared, Config(noise=0.0))
     with pytest.raises(InputError, match="all fast"):
         gem.build(functional(MLP(1, (2,), 1), fast="head.*"), squared)

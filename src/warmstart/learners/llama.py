@@ -47,7 +47,6 @@ from warmstart.maths.descent import Inner, descent
 from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, Info, State, outer
 from warmstart.maths.predictive import predictive
-from warmstart.maths.variational import shapes
 
 
 @dataclass(frozen=True)
@@ -176,7 +175,8 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         own = total(cotangent)
         return Delta({name: part + own[name] if name in own else part for name, part in grads.items()}), Info(value)
 
-    wanted = Noise(predict=shapes(model.split(model.params)[0], cfg.samples))
+    fast = model.split(model.params)[0]
+    wanted = Noise(predict={name: torch.Size((cfg.samples, *value.shape)) for name, value in fast.items()})
     return Learner(out.init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps, noise=wanted)
 
 
