@@ -48,6 +48,7 @@ class Config:
     inner: str = "sgd"  # sgd, momentum or adam
     samples: int = 5  # draws in an inner step
     predictions: int = 20  # draws in a prediction
+    estimator: str = "weights"  # local or flipout: noise of its own for every row, in `maths.expectation`
     kl_weight: float = 1.0  # of the prior in the inner loop
     noise: float = 0.5  # standard deviation of a row, for a squared likelihood
     sd: float = 0.1  # of the prior, at first
@@ -70,7 +71,7 @@ SPACE: dict[str, list[Any]] = {
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     counts = {"samples": cfg.samples, "predictions": cfg.predictions, "inner_steps": cfg.inner_steps}
     check(model, noise=cfg.noise, sd=cfg.sd, **counts, leader_steps=cfg.leader_steps)
-    infer = inference(expectation(model, likelihood, cfg.noise), named(cfg.inner), cfg.kl_weight)
+    infer = inference(expectation(model, likelihood, cfg.noise, cfg.estimator), named(cfg.inner), cfg.kl_weight)
     out = outer(cfg.outer_lr, cfg.outer_decay)
     common = learned_prior(model, likelihood, infer, rate=cfg.inner_lr, noise=cfg.noise)
 

@@ -68,6 +68,7 @@ class Config:
     inner: str = "sgd"  # sgd, momentum or adam
     samples: int = 5  # draws in an inner step and in the bound; in `platipus` networks adapted in training
     predictions: int = 20  # draws in a prediction; in `platipus` networks that a new task adapts
+    estimator: str = "weights"  # local or flipout: noise of its own for every row, in `maths.expectation`; `bound` only
     kl_weight: float = 1.0
     noise: float = 0.5  # standard deviation of a row, for a squared likelihood
     sd: float = 0.03  # of the prior, at first; in `platipus` of q too
@@ -101,7 +102,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
 
 
 def _bound(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -> Learner:
-    infer = inference(expectation(model, likelihood, cfg.noise), named(cfg.inner), cfg.kl_weight)
+    infer = inference(expectation(model, likelihood, cfg.noise, cfg.estimator), named(cfg.inner), cfg.kl_weight)
     out = outer(cfg.outer_lr, cfg.outer_decay)
     common = learned_prior(model, likelihood, infer, rate=cfg.inner_lr, noise=cfg.noise)
 
