@@ -81,6 +81,7 @@ LEARNERS = {
     "bmaml-query": Case(bmaml.build, bmaml.Config(**stein, loss="query", bandwidth=2.0, inner="adam"), "multiclass"),
     "llama": Case(llama.build, llama.Config(**laplace, eta=0.3, prior_precision=5.0)),
     "llama-diagonal": Case(llama.build, llama.Config(**laplace, curvature="diagonal"), "squared", fast="head.*"),
+    "llama-kronecker": Case(llama.build, llama.Config(**laplace, curvature="kronecker"), "squared multiclass"),
     "llama-evidence": Case(llama.build, llama.Config(**laplace, objective="evidence", rank=3), zero_shot=False),
     "abml": Case(abml.build, abml.Config(**inferred)),
     "abml-query": Case(abml.build, abml.Config(**inferred, objective="query", recompute=True), "squared"),
