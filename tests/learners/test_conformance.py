@@ -79,6 +79,7 @@ LEARNERS = {
     "gem-flipout": Case(gem.build, gem.Config(**inferred, estimator="flipout", joint=True), "multiclass", placed=True),
     "bmaml": Case(bmaml.build, bmaml.Config(**stein, leader_steps=2, noise=0.6, spread=0.3)),
     "bmaml-query": Case(bmaml.build, bmaml.Config(**stein, loss="query", bandwidth=2.0, inner="adam"), "multiclass"),
+    "bmaml-hyper": Case(bmaml.build, bmaml.Config(**stein, hyper=True, weight_precision=0.3), "squared binary"),
     "llama": Case(llama.build, llama.Config(**laplace, eta=0.3, prior_precision=5.0)),
     "llama-diagonal": Case(llama.build, llama.Config(**laplace, curvature="diagonal"), "squared", fast="head.*"),
     "llama-kronecker": Case(llama.build, llama.Config(**laplace, curvature="kronecker"), "squared multiclass"),
