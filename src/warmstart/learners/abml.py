@@ -26,8 +26,9 @@ from warmstart.engine.unroll import unroll, value_and_grad
 from warmstart.maths.expectation import expectation
 from warmstart.maths.mean_field import Gaussian
 from warmstart.maths.optim import named
-from warmstart.maths.outer import Delta, Info, State, outer
+from warmstart.maths.outer import Delta, State, outer
 from warmstart.maths.prior import (
+    Told,
     all_rows,
     as_theta,
     asked,
@@ -36,6 +37,7 @@ from warmstart.maths.prior import (
     learned_prior,
     prior_of,
     steps_first,
+    told,
 )
 from warmstart.maths.variational import Inner, inference
 
@@ -106,25 +108,24 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     total = stage.run(sum_tasks)
     regular = stage.run(grad_and_value(hyper))
 
-    def bounds(prior: Gaussian, shown: Batch, judge: Batch, noise: Tree) -> tuple[Gaussian, Tensor]:
-        """The negative bound, summed over tasks, and its gradient in the prior by all three ways."""
+    def bounds(prior: Gaussian, shown: Batch, judge: Batch, noise: Tree) -> tuple[Tree, Gaussian]:
+        """The negative bound, summed over tasks, with its gradient in the prior by all three ways; the posteriors."""
         first = common.first(prior, len(judge.y))
         inner, tape = loop.run(prior, first, shown, steps_first(noise["inner"]), cfg.inner_steps)
         value, direct, cotangent = judged(prior, inner.q, judge, noise["bound"])  # as the bound's prior
         anchored, pulled = loop.pull(tape, Inner(cotangent, zeros_like(inner.opt)))  # as the anchor
-        return add(add(direct, anchored), total(pulled.q)), value  # and as the start
+        return (add(add(direct, anchored), total(pulled.q)), value), inner.q  # and as the start
 
-    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Told]:
         prior = prior_of(state.theta)
         rows = {"support": tasks.support, "query": tasks.query, "all": all_rows(tasks)}
-        parts = [
-            scale(bounds(prior, rows[shown], rows[judge], noise), sign)
-            for sign, shown, judge in OBJECTIVES[cfg.objective]
-        ]
+        signs, shown, judge = zip(*OBJECTIVES[cfg.objective], strict=True)
+        found = [bounds(prior, rows[a], rows[b], noise) for a, b in zip(shown, judge, strict=True)]
+        parts = [scale(part, sign) for (part, _), sign in zip(found, signs, strict=True)]
         if cfg.hyper_weight:
             parts.append(scale(regular(prior), float(len(tasks.key))))
         slope, value = tree_map(lambda *each: sum(each[1:], each[0]), *parts)
-        return Delta(as_theta(slope)), Info(value)
+        return Delta(as_theta(slope)), told(value, *(q for _, q in found))
 
     train = {"inner": infer.noise(cfg.inner_steps, cfg.samples), "bound": infer.noise(cfg.samples)}
     noise = asked(model, infer, cfg.samples, cfg.predictions, train)

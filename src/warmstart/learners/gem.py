@@ -21,15 +21,16 @@ import torch
 from torch import Tensor
 
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Task, Tree
-from warmstart.core.trees import named_leaves, sum_tasks, take, tree_map
+from warmstart.core.trees import leaves, named_leaves, sum_tasks, take, tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last
 from warmstart.maths.expectation import expectation
 from warmstart.maths.mean_field import Gaussian, expected_score
 from warmstart.maths.optim import named
-from warmstart.maths.outer import Delta, Info, State, outer
+from warmstart.maths.outer import Delta, State, outer
 from warmstart.maths.prior import (
     Prior,
+    Told,
     all_rows,
     as_theta,
     asked,
@@ -38,6 +39,7 @@ from warmstart.maths.prior import (
     learned_prior,
     prior_of,
     steps_first,
+    told,
 )
 from warmstart.maths.variational import Inference, inference
 
@@ -77,8 +79,9 @@ SPACE: dict[str, list[Any]] = {
 class Posteriors(NamedTuple):
     """What a task says of the parameters, by its support and by all its rows."""
 
-    support: Gaussian
+    support: Gaussian  # [t, d]
     both: Gaussian
+    version: Tree = ()  # [t] meta-updates that the prior had seen from which they were inferred
 
 
 Local: TypeAlias = Callable[[State, Task, Tree], Posteriors]
@@ -101,8 +104,10 @@ def local_posterior(model: Model, likelihood: Likelihood, cfg: Config = Config()
         first = common.first(prior, len(tasks.key))
         shown: Gaussian = from_prior(prior, first, tasks.support, support, steps).q
         if cfg.joint:
-            return Posteriors(shown, from_prior(prior, first, all_rows(tasks), query, steps).q)
-        return Posteriors(shown, from_posterior((), common.afresh(prior, shown), tasks.query, query, steps)[1].q)
+            both: Gaussian = from_prior(prior, first, all_rows(tasks), query, steps).q
+        else:
+            both = from_posterior((), common.afresh(prior, shown), tasks.query, query, steps)[1].q
+        return Posteriors(shown, both, state.opt.done.expand(len(tasks.key)))
 
     return call
 
@@ -126,18 +131,20 @@ def merge_posteriors(cfg: Config = Config(), stage: Stage = PLAIN) -> Merge:
 
 
 def check_posteriors(state: State, found: Posteriors, name: str = "a posterior") -> None:
-    """What a server asks before it merges: the prior's shapes, finite numbers, a leading task axis."""
-    expected = named_leaves(prior_of(state.theta))
-    for part in found:
+    """What a server asks before it merges: the prior's shapes, finite numbers, and that they are of this very prior."""
+    expected, remedy = named_leaves(prior_of(state.theta)), "leave it out; the prior is untouched"
+    for part in (found.support, found.both):
         given = named_leaves(part)
         for key, leaf in expected.items():
             if key not in given or given[key].shape[1:] != leaf.shape:
                 got = "none" if key not in given else str(list(given[key].shape))
-                raise InputError(f"{key} of shape [tasks, {str(list(leaf.shape))[1:]} in {name}", got, "leave it out")
+                raise InputError(f"{key} of shape [tasks, {str(list(leaf.shape))[1:]} in {name}", got, remedy)
             if not bool(torch.isfinite(given[key]).all()):
-                raise InputError(
-                    f"finite numbers in {name}", f"others in {key}", "leave it out; the prior is untouched"
-                )
+                raise InputError(f"finite numbers in {name}", f"others in {key}", remedy)
+    versions = sorted({int(number) for leaf in leaves(found.version) for number in leaf.reshape(-1)})
+    if versions != [int(state.opt.done)]:
+        got = ", ".join(map(str, versions)) or "none"
+        raise InputError(f"version {int(state.opt.done)} of the prior in {name}", got, remedy)
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
@@ -154,10 +161,11 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
 
     judged = stage.stack(judge)
 
-    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Told]:
         found = local(state, tasks, noise)
         drawn = take(noise["query"], (slice(None), 0))
-        return merge(state, found), Info(judged((), found.support, tasks.query, drawn).sum(0))
+        value = judged((), found.support, tasks.query, drawn).sum(0)
+        return merge(state, found), told(value, found.support, found.both)
 
     train = {part: infer.noise(cfg.inner_steps, cfg.samples) for part in ("support", "query")}
     noise = asked(model, infer, cfg.samples, cfg.predictions, train)

@@ -24,8 +24,9 @@ from warmstart.engine.unroll import last, unroll, value_and_grad
 from warmstart.maths.expectation import expectation
 from warmstart.maths.mean_field import Gaussian, kl
 from warmstart.maths.optim import named
-from warmstart.maths.outer import Delta, Info, State, outer
+from warmstart.maths.outer import Delta, State, outer
 from warmstart.maths.prior import (
+    Told,
     all_rows,
     as_theta,
     asked,
@@ -34,6 +35,7 @@ from warmstart.maths.prior import (
     learned_prior,
     prior_of,
     steps_first,
+    told,
 )
 from warmstart.maths.variational import Inner, inference
 
@@ -92,14 +94,14 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
             _, inner = from_chaser((), common.afresh(prior, chaser), tasks.query, drawn, cfg.leader_steps)
         return inner.q
 
-    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Told]:
         prior = prior_of(state.theta)
         first = common.first(prior, len(tasks.key))
         inner, tape = loop.run(prior, first, tasks.support, steps_first(noise["chaser"]), cfg.inner_steps)
         leader = lead(prior, inner.q, tasks, noise["leader"])
         value, _, cotangent = judged((), inner.q, leader)
         anchored, pulled = loop.pull(tape, Inner(cotangent, zeros_like(inner.opt)))
-        return Delta(as_theta(add(anchored, total(pulled.q)))), Info(value)
+        return Delta(as_theta(add(anchored, total(pulled.q)))), told(value, inner.q, leader)
 
     train = {
         "chaser": infer.noise(cfg.inner_steps, cfg.samples),

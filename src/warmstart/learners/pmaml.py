@@ -46,6 +46,7 @@ from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, Info, State, outer
 from warmstart.maths.predictive import predictive
 from warmstart.maths.prior import (
+    Told,
     all_rows,
     as_theta,
     asked,
@@ -54,6 +55,7 @@ from warmstart.maths.prior import (
     learned_prior,
     prior_of,
     steps_first,
+    told,
 )
 from warmstart.maths.variational import Inner, inference
 
@@ -114,7 +116,7 @@ def _bound(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -> L
     judged = value_and_grad(judge, stage)
     total = stage.run(sum_tasks)
 
-    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Told]:
         prior, steps = prior_of(state.theta), cfg.inner_steps
         first = common.first(prior, len(tasks.key))
         support, query = steps_first(noise["support"]), steps_first(noise["query"])
@@ -134,7 +136,7 @@ def _bound(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -> L
             before = add(anchor, pulled.q)  # q1 was the anchor, in the steps and in the bound, and the start
         anchored, pulled = from_prior.pull(tape, Inner(before, zeros_like(shown.opt)))
         slope = add(slope, add(anchored, total(pulled.q)))
-        return Delta(as_theta(slope)), Info(value)
+        return Delta(as_theta(slope)), told(value, shown.q, after.q)
 
     train = {part: infer.noise(cfg.inner_steps, cfg.samples) for part in ("support", "query")}
     noise = asked(model, infer, cfg.samples, cfg.predictions, {**train, "bound": infer.noise(cfg.samples)})

@@ -14,7 +14,7 @@ from torch import Tensor
 from warmstart.core import Batch, InputError, Likelihood, Model, Noise, Params, Prediction, Task, Tree
 from warmstart.core.trees import expand, pack, tree_map, unpack
 from warmstart.maths.expectation import size
-from warmstart.maths.mean_field import Gaussian, around, bounded, draw
+from warmstart.maths.mean_field import LEAST, MOST, Gaussian, around, bounded, draw
 from warmstart.maths.outer import Outer, State
 from warmstart.maths.predictive import predictive
 from warmstart.maths.variational import Inference, Inner
@@ -31,6 +31,17 @@ class Prior(NamedTuple):
     afresh: Callable[[Gaussian, Gaussian], tuple[Gaussian, Inner]]  # prior, q [t] -> where inference from q begins
     descend: Callable[[Gaussian, Inner, Batch, Tree], Inner]  # the anchor is the prior, which tasks share
     onward: Callable[[Tree, Any, Batch, Tree], Any]  # the anchor is the task's own, the first of (anchor, Inner)
+
+
+class Told(NamedTuple):
+    loss: Tensor  # summed over tasks
+    clamped: Tensor  # the share of a posterior's standard deviations that are held at a bound, summed over tasks
+
+
+def told(loss: Tensor, *found: Gaussian) -> Told:
+    """What a meta-update says of posteriors [t, ..., d]: where variances collapse or overflow, this is not 0."""
+    widths = torch.cat([q.log_sd.flatten(1) for q in found], 1)
+    return Told(loss, ((widths <= LEAST) | (widths >= MOST)).to(loss.dtype).mean(1).sum(0))
 
 
 def learned_prior(
