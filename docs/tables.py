@@ -19,6 +19,7 @@ PAGES = {
     "bmaml": ["bmaml"],
     "empirical_bayes": ["empirical_bayes"],
     "gem": ["gem_bml", "gem_bml_plus"],
+    "gem_mixture": ["gem_mixture"],
     "llama": ["llama"],
     "abml": ["abml"],
     "pmaml": ["pmaml", "platipus"],

@@ -249,7 +249,7 @@ def test_bench_prints_ratios_of_all_benchmarks(cli, tmp_path, monkeypatch):
         return make_results("meta_step", "full", device, "", rows)
 
     listed = [one["name"] for one in json.loads(cli("bench", "--list", "--json").out)]
-    assert listed == ["conv_step", "memory", "meta_step"]
+    assert listed == ["bayes_step", "conv_step", "memory", "meta_step"]
     for name in listed:
         monkeypatch.setattr(f"warmstart.benches.{name}.run", run)
         sections = [Section(name, table=plain(["way", "ratio"], [["compiled", "41x"]], caption=name))]

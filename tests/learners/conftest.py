@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributions import MultivariateNormal, Normal, kl_divergence
 
 from warmstart.core import functional, make_batch, make_task
-from warmstart.core.trees import flatten, leaves, tree_map, unflatten
+from warmstart.core.trees import flatten, leaves, tree_map, unflatten, unpack
 from warmstart.engine.noise import generator, train_noise
 from warmstart.maths.mean_field import Gaussian
 
@@ -18,37 +18,28 @@ INPUTS, TASKS, NOISE = 3, 4, 0.6
 
 def distance(q, p):
     """KL(q || p) by torch.distributions."""
-    pairs = zip(leaves(q.mean), leaves(q.log_sd), leaves(p.mean), leaves(p.log_sd), strict=True)
-    return sum(kl_divergence(Normal(a, b.exp()), Normal(c, d.exp())).sum() for a, b, c, d in pairs)
+    return kl_divergence(Normal(q.mean, q.log_sd.exp()), Normal(p.mean, p.log_sd.exp())).sum()
 
 
-def misfit(model, params, batch, sd):
-    rows = Normal(model.apply(params, batch.x).squeeze(-1), sd).log_prob(batch.y)
+def misfit(model, vector, batch, sd):
+    rows = Normal(model.apply(unpack(vector, model.params), batch.x).squeeze(-1), sd).log_prob(batch.y)
     return -(rows * batch.w * batch.mask).sum()
 
 
 def bound(model, q, anchor, batch, noise, cfg):
     """Negative evidence bound, one draw after another."""
-    draws = len(next(iter(noise.values())))
     total = cfg.kl_weight * distance(q, anchor)
-    for s in range(draws):
-        params = {name: q.mean[name] + q.log_sd[name].exp() * noise[name][s] for name in q.mean}
-        total = total + misfit(model, params, batch, cfg.noise) / draws
+    for drawn in noise:
+        total = total + misfit(model, q.mean + q.log_sd.exp() * drawn, batch, cfg.noise) / len(noise)
     return total
 
 
 def infer(model, anchor, batch, noise, cfg):
     """Plain gradient descent on the bound from the anchor; noise [steps, draws, ...]; differentiable."""
     q = anchor
-    for k in range(len(next(iter(noise.values())))):
-        slopes = torch.autograd.grad(
-            bound(model, q, anchor, batch, tree_map(lambda leaf: leaf[k], noise), cfg),  # noqa: B023
-            leaves(q),
-            create_graph=True,
-        )
-        moved = [value - cfg.inner_lr * slope for value, slope in zip(leaves(q), slopes, strict=True)]
-        half = len(moved) // 2
-        q = Gaussian(dict(zip(q.mean, moved[:half], strict=True)), dict(zip(q.mean, moved[half:], strict=True)))
+    for drawn in noise:
+        slopes = torch.autograd.grad(bound(model, q, anchor, batch, drawn, cfg), list(q), create_graph=True)
+        q = Gaussian(*(value - cfg.inner_lr * slope for value, slope in zip(q, slopes, strict=True)))
     return q
 
 
@@ -90,10 +81,7 @@ def linear():
     """y = w x, a prior over w that is the same for no two directions, and inputs along the axes: posteriors are
     diagonal."""
     model = functional(nn.Linear(INPUTS, 1, bias=False))
-    theta = {
-        "mean": {"weight": torch.tensor([[0.4, -1.0, 0.2]])},
-        "log_sd": {"weight": torch.tensor([[-0.3, 0.2, -0.8]])},
-    }
+    theta = {"mean": torch.tensor([0.4, -1.0, 0.2]), "log_sd": torch.tensor([-0.3, 0.2, -0.8])}
     rows = torch.eye(INPUTS).repeat(2, 1) * torch.linspace(0.5, 1.5, 2 * INPUTS)[:, None]
     support = make_batch(rows.expand(TASKS, -1, -1), torch.randn(TASKS, len(rows)) + 0.7)
     query = make_batch((2 * torch.eye(INPUTS)).expand(TASKS, -1, -1), torch.randn(TASKS, INPUTS) - 0.4)
@@ -103,20 +91,20 @@ def linear():
 def exact_draws(*lead):
     """Draws whose mean and covariance are those of a standard normal exactly: +- sqrt(d) along every axis."""
     points = math.sqrt(INPUTS) * torch.cat([torch.eye(INPUTS), -torch.eye(INPUTS)])
-    return {"weight": points.unsqueeze(1).expand(*lead, 2 * INPUTS, 1, INPUTS)}
+    return points.expand(*lead, 2 * INPUTS, INPUTS)
 
 
 def posterior(theta, batch):
-    """Of a stack of linear tasks: [t, 1, inputs]."""
-    mean, log_sd = theta["mean"]["weight"], theta["log_sd"]["weight"]
-    precision = torch.exp(-2 * log_sd) + (batch.x**2).sum(1, keepdim=True) / NOISE**2
-    pull = torch.exp(-2 * log_sd) * mean + (batch.x * batch.y[..., None]).sum(1, keepdim=True) / NOISE**2
-    return Gaussian({"weight": pull / precision}, {"weight": -0.5 * precision.log()})
+    """Of a stack of linear tasks: [t, inputs]."""
+    mean, log_sd = theta["mean"], theta["log_sd"]
+    precision = torch.exp(-2 * log_sd) + (batch.x**2).sum(1) / NOISE**2
+    pull = torch.exp(-2 * log_sd) * mean + (batch.x * batch.y[..., None]).sum(1) / NOISE**2
+    return Gaussian(pull / precision, -0.5 * precision.log())
 
 
 def log_marginal(theta, batch):
     """Sum over tasks of log N(y; x m, x S x' + noise)."""
-    mean, log_sd = theta["mean"]["weight"][0], theta["log_sd"]["weight"][0]
+    mean, log_sd = theta["mean"], theta["log_sd"]
     total = torch.zeros(())
     for x, y in zip(batch.x, batch.y, strict=True):
         covariance = x @ torch.diag(torch.exp(2 * log_sd)) @ x.T + NOISE**2 * torch.eye(len(x))
@@ -126,7 +114,7 @@ def log_marginal(theta, batch):
 
 def expected_fit(q, batch):
     """Sum over linear tasks of E_q log p(y | x, w)."""
-    mean, variance = q.mean["weight"], torch.exp(2 * q.log_sd["weight"])
+    mean, variance = q.mean.unsqueeze(1), torch.exp(2 * q.log_sd).unsqueeze(1)
     residual = (batch.y - (batch.x * mean).sum(-1)) ** 2 + (batch.x**2 * variance).sum(-1)
     return (-residual / (2 * NOISE**2) - math.log(NOISE) - 0.5 * math.log(2 * math.pi)).sum()
 

@@ -7,13 +7,14 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import nn
+from torch.distributions import Gamma, Normal
 from torch.testing import assert_close
 
 from warmstart.core import Batch, InputError, Task, adapt, functional
 from warmstart.core.trees import leaves, take
 from warmstart.learners import maml
 from warmstart.learners.bmaml import Config, build
-from warmstart.models.likelihoods import squared
+from warmstart.models.likelihoods import binary, squared
 from warmstart.models.mlp import MLP, seeded
 
 CONFIG = Config(
@@ -160,6 +161,46 @@ def test_adapted_particles_predict_their_mixture():
     assert_close(said.variance, each.var(0, correction=0) + 0.6**2)
 
 
+@pytest.mark.parametrize("likelihood", [squared, binary])
+def test_hyper_priors_are_gammas_of_the_precisions_of_rows_and_weights(likelihood):
+    """A particle alone climbs the density of its weights and the logarithms of both precisions."""
+    hyper = {"hyper": True, "gamma_shape": 1.6, "gamma_rate": 0.3}
+    cfg = replace(CONFIG, particles=1, **hyper)
+    with seeded(0):
+        model = functional(MLP(1, (HIDDEN,), 1, "tanh"))
+    learner, task = build(model, likelihood, cfg), take(make_tasks(), 1)
+    rows = task.support._replace(y=(task.support.y > 0).double()) if likelihood is binary else task.support
+    state = learner.init(model.params)
+    inner = learner.start(state, ())
+    moved = learner.step(state, inner, rows, ())
+
+    def log_density(phi):
+        params = {name: phi[name] for name in model.params}
+        out, weights = model.apply(params, rows.x).squeeze(-1), torch.cat([p.reshape(-1) for p in params.values()])
+        lam, gamma = phi["log weight precision"].exp(), Gamma(torch.tensor(1.6), torch.tensor(0.3))
+        total = Normal(0.0, lam**-0.5).log_prob(weights).sum() + gamma.log_prob(lam) + lam.log()
+        if likelihood is binary:
+            each = -nn.functional.binary_cross_entropy_with_logits(out, rows.y, reduction="none")
+        else:
+            precision = phi["log row precision"].exp()
+            each = Normal(out, precision**-0.5).log_prob(rows.y)
+            total = total + gamma.log_prob(precision) + precision.log()
+        return total + (each * rows.w * rows.mask).sum()
+
+    slope = torch.func.grad(log_density)(take(state.theta, 0))
+    assert set(slope) == set(state.theta) and len(slope) == len(model.params) + (2 if likelihood is squared else 1)
+    for name, g in slope.items():
+        assert_close((moved.phi[name] - inner.phi[name])[0], cfg.inner_lr * g)
+
+
+def test_the_noise_of_a_prediction_is_that_of_the_particles():
+    learner, state = make(replace(CONFIG, hyper=True))
+    phi = state.theta | {"log row precision": torch.tensor([0.3, -1.0, 2.0])}
+    said = learner.predict(state, phi, make_tasks().query.x[0], ())
+    noise = torch.tensor([0.3, -1.0, 2.0]).neg().exp().mean()
+    assert_close(said.variance, said.samples.var(0, correction=0) + noise)
+
+
 def test_particles_reach_the_posterior_of_a_linear_model():
     """A Gaussian of precision A = weight_precision I + X' W X / noise^2 and mean A^-1 X' W y / noise^2."""
     model = functional(nn.Linear(2, 1, bias=False))
@@ -200,6 +241,7 @@ def test_the_first_particle_is_the_given_one_and_the_others_are_spread_around_it
         ({"spread": 0.0}, "a spread above 0"),
         ({"noise": 0.0}, "a noise above 0"),
         ({"weight_precision": -1.0}, "a bandwidth and a weight_precision of at least 0"),
+        ({"hyper": True, "weight_precision": 0.0}, "a weight_precision, gamma_shape and gamma_rate above 0"),
         ({"inner": "newton"}, "an optimiser sgd, momentum or adam"),
     ],
 )

@@ -1,13 +1,8 @@
 """What every learner must do. A new one is a line in LEARNERS."""
 
-import os
-import socket
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,6 +21,7 @@ from warmstart.learners import (
     bmaml,
     empirical_bayes,
     gem,
+    gem_mixture,
     imaml,
     kl_chaser,
     llama,
@@ -51,6 +47,7 @@ class Case(NamedTuple):
     fast: str = "*"
     prior: bool = False  # learns from the descriptor too
     zero_shot: bool = True  # a task without support rows teaches something
+    placed: bool = False  # noise belongs to rows by their place among the task's, so moving rows moves it
 
 
 def prototypes(model, likelihood, cfg, stage=PLAIN):
@@ -79,14 +76,20 @@ LEARNERS = {
     "gem-joint": Case(
         gem.build, gem.Config(**inferred, plus=False, joint=True, natural=False, inner="adam"), "squared"
     ),
+    "gem-local": Case(gem.build, gem.Config(**inferred, estimator="local"), placed=True),
+    "gem-flipout": Case(gem.build, gem.Config(**inferred, estimator="flipout", joint=True), "multiclass", placed=True),
+    "gem_mixture": Case(gem_mixture.build, gem_mixture.Config(**inferred, components=2, anneal=5, temperature=9.0)),
     "bmaml": Case(bmaml.build, bmaml.Config(**stein, leader_steps=2, noise=0.6, spread=0.3)),
     "bmaml-query": Case(bmaml.build, bmaml.Config(**stein, loss="query", bandwidth=2.0, inner="adam"), "multiclass"),
+    "bmaml-hyper": Case(bmaml.build, bmaml.Config(**stein, hyper=True, weight_precision=0.3), "squared binary"),
     "llama": Case(llama.build, llama.Config(**laplace, eta=0.3, prior_precision=5.0)),
     "llama-diagonal": Case(llama.build, llama.Config(**laplace, curvature="diagonal"), "squared", fast="head.*"),
+    "llama-kronecker": Case(llama.build, llama.Config(**laplace, curvature="kronecker"), "squared multiclass"),
     "llama-evidence": Case(llama.build, llama.Config(**laplace, objective="evidence", rank=3), zero_shot=False),
     "abml": Case(abml.build, abml.Config(**inferred)),
     "abml-query": Case(abml.build, abml.Config(**inferred, objective="query", recompute=True), "squared"),
     "abml-difference": Case(abml.build, abml.Config(**inferred, objective="difference", inner="adam"), "squared"),
+    "abml-local": Case(abml.build, abml.Config(**inferred, estimator="local"), "binary", placed=True),
     "pmaml": Case(pmaml.build, pmaml.Config(**inferred), "squared multiclass"),
     "pmaml-joint": Case(pmaml.build, pmaml.Config(**inferred, joint=True, recompute=True, inner="adam"), "squared"),
     "platipus": Case(pmaml.build, pmaml.Config(**inferred, algorithm="platipus", shift_lr=0.05)),
@@ -104,7 +107,8 @@ INNER = [
     for inner in sorted({"sgd", "momentum", "adam"} - {case.config.inner})
     for name in case.likelihoods.split()[:1]
 ]
-every, once = (pytest.mark.parametrize(("case", "likelihood"), cases) for cases in (EVERY, ONCE))
+ANYWHERE = [param for param in EVERY if not param.values[0].placed]
+every, once, anywhere = (pytest.mark.parametrize(("case", "likelihood"), cases) for cases in (EVERY, ONCE, ANYWHERE))
 
 
 @cache
@@ -213,7 +217,7 @@ def test_permuted_tasks_give_permuted_predictions_and_the_same_sum(case, likelih
     check(found, take(predicted(learner, state, batch), order))
 
 
-@every
+@anywhere
 def test_permuted_rows_change_nothing(case, likelihood):
     learner, state = build(case, likelihood)
     batch, order = tasks(likelihood), torch.tensor([2, 0, 3, 1])
@@ -276,7 +280,7 @@ def test_a_state_keeps_its_kinds_of_number_and_its_shapes(case, likelihood):
     assert predicted(learner, new, single).mean.dtype == torch.float32
 
 
-@every
+@anywhere
 def test_a_weight_of_two_is_the_row_twice(case, likelihood):
     learner, state = build(case, likelihood)
     batch = tasks(likelihood)
@@ -356,45 +360,3 @@ def test_a_captured_update_is_the_plain_one(case, likelihood, stage):
         state, info = meta_update(plain)(state, feed)
         there, told = replay(there, tree_map(lambda leaf: leaf.cuda(), feed))
         check(tree_map(lambda leaf: leaf.cpu(), (there, told)), (state, info), 1e-8)
-
-
-RANK = """
-import sys, torch
-from pathlib import Path
-sys.path.insert(0, {folder!r})
-from warmstart.core.trees import named_leaves, take
-from warmstart.engine.files import write_tensors
-from warmstart.engine.meta import Feed, meta_update
-from warmstart.engine.ranks import join_ranks
-import {module} as suite
-
-torch.set_num_threads(1)
-torch.set_default_dtype(torch.float64)
-built = {{name: suite.build(suite.LEARNERS[name], suite.squared) for name in ("maml", "reptile")}}
-rank, ranks = join_ranks()
-part = [slice(0, 2), slice(2, None)][rank]
-for name, (learner, state) in built.items():
-    state, info = meta_update(learner)(state, Feed(take(suite.tasks(suite.squared), part)))
-    write_tensors(Path({out!r}) / f"{{name}}{{rank}}.safetensors", named_leaves((state, info)))
-torch.distributed.destroy_process_group()
-"""
-
-
-def test_two_ranks_are_one_process(tmp_path):
-    """Ranks with two and three of the tasks end, both, with the state of one process with all five."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    script = RANK.format(folder=str(Path(__file__).parent), module=Path(__file__).stem, out=str(tmp_path))
-    common = {**os.environ, "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    ranks = [
-        subprocess.Popen([sys.executable, "-c", script], env={**common, "RANK": str(rank), "LOCAL_RANK": str(rank)})
-        for rank in range(2)
-    ]
-    assert [process.wait(timeout=120) for process in ranks] == [0, 0]
-    for name in ("maml", "reptile"):
-        learner, state = build(LEARNERS[name], squared)
-        expected = named_leaves(meta_update(learner)(state, Feed(tasks(squared))))
-        for rank in range(2):
-            found, _ = read_tensors(tmp_path / f"{name}{rank}.safetensors")
-            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)

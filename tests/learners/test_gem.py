@@ -13,7 +13,7 @@ from warmstart.core.trees import leaves, pack, take, tree_map
 from warmstart.engine.noise import generator, train_noise
 from warmstart.learners import gem, reptile
 from warmstart.learners.gem import Config, Posteriors, check_posteriors, local_posterior, merge_posteriors
-from warmstart.maths.mean_field import Gaussian
+from warmstart.maths.mean_field import LEAST, MOST, Gaussian
 from warmstart.models.likelihoods import squared
 from warmstart.models.mlp import MLP
 
@@ -172,17 +172,42 @@ def test_clients_that_send_posteriors_train_the_same_prior():
         torch.testing.assert_close(left, right, rtol=1e-10, atol=1e-12)
 
 
-def test_a_bad_posterior_is_refused_by_name():
+def test_a_bad_posterior_is_refused_by_name_and_leaves_the_prior():
     model, mean, log_sd = linear()
     state = gem.build(model, squared, Config()).init(model.params)
-    good = exact(mean, log_sd, tasks().support)
+    state = state._replace(opt=state.opt._replace(done=torch.tensor(3.0)))
+    good, now = exact(mean, log_sd, tasks().support), torch.full((TASKS,), 3.0)
+    check_posteriors(state, Posteriors(good, good, now))
     short = tree_map(lambda leaf: leaf[..., :2], good)
-    with pytest.raises(InputError, match="client 7"):
-        check_posteriors(state, Posteriors(good, short), "client 7")
+    with pytest.raises(InputError, match=r"mean of shape .* in client 7"):
+        check_posteriors(state, Posteriors(good, short, now), "client 7")
     wrong = good._replace(mean=good.mean * float("nan"))
-    with pytest.raises(InputError, match="finite"):
-        check_posteriors(state, Posteriors(wrong, good))
-    with pytest.raises(InputError, match="positive noise"):
-        gem.build(model, squared, Config(noise=0.0))
+    with pytest.raises(InputError, match="finite numbers in client 8"):
+        check_posteriors(state, Posteriors(wrong, good, now), "client 8")
+    for version, said in ((now - 1, "got 2"), (torch.tensor([3.0, 4.0]), "got 3, 4"), ((), "got none")):
+        with pytest.raises(InputError, match=f"version 3 of the prior in client 9, {said}; leave it out; the prior is"):
+            check_posteriors(state, Posteriors(good, good, version), "client 9")
+
+
+def test_a_variance_that_runs_away_is_bounded_and_reported():
+    """One plain step that is far too long: widths are held at their bounds, and the update says how many."""
+    model, mean, log_sd = linear()
+    for rate, least, most in ((50.0, 0.9, 1.0), (1e-3, 0.0, 0.0)):
+        cfg = Config(noise=NOISE, inner_steps=1, inner_lr=rate, samples=2, joint=True)
+        learner = gem.build(model, squared, cfg)
+        state = learner.init(model.params)._replace(theta={"mean": mean, "log_sd": log_sd})
+        noise = train_noise(learner.noise, TASKS, generator(0))
+        delta, info = learner.meta_grad(state, tasks(), noise)
+        assert least <= info.clamped / TASKS <= most
+        assert all(torch.isfinite(leaf).all() for leaf in leaves(delta))
+        found = local_posterior(model, squared, cfg)(state, tasks(), noise)
+        assert found.both.log_sd.min() >= LEAST and found.both.log_sd.max() <= MOST
+
+
+def test_what_cannot_be_is_refused():
+    model, _, _ = linear()
+    for change in ({"noise": 0.0}, {"noise": float("nan")}, {"sd": 0.0}, {"samples": 0}, {"inner_steps": 0}):
+        with pytest.raises(InputError, match=f"a positive {next(iter(change))}"):
+            gem.build(model, squared, replace(Config(), **change))
     with pytest.raises(InputError, match="all fast"):
         gem.build(functional(MLP(1, (2,), 1), fast="head.*"), squared)

@@ -20,7 +20,7 @@ def problem(by_hand, stage=PLAIN, **options):
     cfg = Config(inner_lr=0.02, inner_steps=3, leader_steps=2, samples=2, kl_weight=0.7, noise=0.6, sd=0.2, **options)
     learner = kl_chaser.build(model, squared, cfg, stage)
     state = learner.init(model.params)
-    wider = tree_map(lambda leaf: leaf + 0.3 * torch.randn_like(leaf), state.theta["log_sd"])
+    wider = state.theta["log_sd"] + 0.3 * torch.randn_like(state.theta["log_sd"])
     state = state._replace(theta={**state.theta, "log_sd": wider})
     return model, tasks, cfg, learner, state, by_hand.drawn(learner)
 
@@ -98,7 +98,7 @@ def test_inference_that_converges_gives_the_gradient_of_the_query_s_likelihood(b
 
 def test_what_cannot_be_is_refused():
     model = functional(MLP(1, (2,), 1))
-    with pytest.raises(InputError, match="positive noise"):
+    with pytest.raises(InputError, match="a positive leader_steps"):
         kl_chaser.build(model, squared, Config(leader_steps=0))
     with pytest.raises(InputError, match="all fast"):
         kl_chaser.build(functional(MLP(1, (2,), 1), fast="head.*"), squared)

@@ -230,7 +230,7 @@ def test_an_exploded_task_is_said_and_does_not_stop_the_others():
         ({"eta": -0.1}, "eta of at least 0"),
         ({"samples": 0}, "at least one sample"),
         ({"rank": 0}, "at least one sample"),
-        ({"curvature": "kronecker"}, "full or diagonal"),
+        ({"curvature": "rotated"}, "full, diagonal or kronecker"),
         ({"objective": "elbo"}, "query or evidence"),
     ],
 )

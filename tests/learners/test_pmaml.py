@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from warmstart.core import InputError, adapt, functional, make_batch, make_task
-from warmstart.core.trees import leaves, take, tree_map
+from warmstart.core.trees import leaves, pack, take, tree_map, unpack
 from warmstart.engine.noise import adapt_noise, generator
 from warmstart.engine.stage import PLAIN, TRACED
 from warmstart.learners import maml, pmaml
@@ -48,19 +48,14 @@ def bound_by_hand(by_hand, model, theta, task, noise, cfg):
 def shifted(by_hand, model, theta, role, log_sd, batch, cfg):
     """The mean after one step with its own rates, and the widths."""
     total = by_hand.misfit(model, theta["mean"], batch, cfg.noise)
-    slopes = torch.autograd.grad(total, leaves(theta["mean"]), create_graph=True)
-    moved = {
-        name: theta["mean"][name] - theta[role][name] * slope for name, slope in zip(theta["mean"], slopes, strict=True)
-    }
-    return Gaussian(moved, log_sd)
+    (slope,) = torch.autograd.grad(total, theta["mean"], create_graph=True)
+    return Gaussian(theta["mean"] - theta[role] * slope, log_sd)
 
 
 def descended(by_hand, model, phi, batch, steps, cfg):
     for _ in range(steps):
-        slopes = torch.autograd.grad(
-            by_hand.misfit(model, phi, batch, cfg.noise), list(phi.values()), create_graph=True
-        )
-        phi = {name: phi[name] - cfg.inner_lr * slope for name, slope in zip(phi, slopes, strict=True)}
+        (slope,) = torch.autograd.grad(by_hand.misfit(model, phi, batch, cfg.noise), phi, create_graph=True)
+        phi = phi - cfg.inner_lr * slope
     return phi
 
 
@@ -69,7 +64,7 @@ def platipus_by_hand(by_hand, model, theta, task, noise, cfg):
     p = shifted(by_hand, model, theta, "prior_rate", theta["log_sd"], task.support, cfg)
     total = cfg.kl_weight * by_hand.distance(q, p)
     for s in range(cfg.samples):
-        phi = {name: q.mean[name] + q.log_sd[name].exp() * noise[name][s] for name in q.mean}
+        phi = q.mean + q.log_sd.exp() * noise[s]
         phi = descended(by_hand, model, phi, task.support, cfg.inner_steps, cfg)
         total = total + by_hand.misfit(model, phi, task.query, cfg.noise) / cfg.samples
     return total
@@ -129,19 +124,17 @@ def test_platipus_draws_from_the_shifted_prior_and_then_adapts_every_draw(by_han
     leaf = tree_map(lambda value: value.clone().requires_grad_(), state.theta)
     p = shifted(by_hand, model, leaf, "prior_rate", leaf["log_sd"], task.support, PLATIPUS)
     for s in range(PLATIPUS.predictions):
-        phi = {name: p.mean[name] + p.log_sd[name].exp() * noise[name][0][s] for name in p.mean}
-        close(take(found.phi, s), descended(by_hand, model, phi, task.support, 2, PLATIPUS))
+        phi = p.mean + p.log_sd.exp() * noise[0][s]
+        close(found.phi[s], descended(by_hand, model, phi, task.support, 2, PLATIPUS))
     x = torch.randn(5, 2)
     said = learner.predict(state, found, x, later)
-    each = torch.stack([model.apply(take(found.phi, s), x).squeeze(-1) for s in range(3)])
+    each = torch.stack([model.apply(unpack(found.phi[s], model.params), x).squeeze(-1) for s in range(3)])
     torch.testing.assert_close(said.mean, each.mean(0))  # nothing more is drawn
     torch.testing.assert_close(said.variance, each.var(0, unbiased=False) + PLATIPUS.noise**2)
     before = learner.predict(state, adapt(learner, state, task.support, task.descriptor, noise, 0), x, later)
-    prior = [
-        {name: mean + state.theta["log_sd"][name].exp() * later[name][s] for name, mean in state.theta["mean"].items()}
-        for s in range(3)
-    ]
-    torch.testing.assert_close(before.samples, torch.stack([model.apply(phi, x).squeeze(-1) for phi in prior]))
+    prior = state.theta["mean"] + state.theta["log_sd"].exp() * later
+    said = [model.apply(unpack(phi, model.params), x).squeeze(-1) for phi in prior]
+    torch.testing.assert_close(before.samples, torch.stack(said))
 
 
 def test_platipus_without_shift_and_noise_is_maml(by_hand):
@@ -155,14 +148,14 @@ def test_platipus_without_shift_and_noise_is_maml(by_hand):
     delta, _ = learner.meta_grad(learner.init(model.params), tasks, still)
     point = maml.build(model, squared, maml.Config(inner_lr=4 * cfg.inner_lr, inner_steps=cfg.inner_steps))
     expected, _ = point.meta_grad(point.init(model.params), tasks, ())
-    close(delta.grad["mean"], tree_map(lambda leaf: 5 * leaf, expected.grad))
+    close(delta.grad["mean"], 5 * pack(expected.grad))
 
 
 def test_what_cannot_be_is_refused():
     model = functional(MLP(1, (2,), 1))
     with pytest.raises(InputError, match="an algorithm bound or platipus, got 'laplace'"):
         pmaml.build(model, squared, Config(algorithm="laplace"))
-    with pytest.raises(InputError, match="positive noise"):
+    with pytest.raises(InputError, match="a positive inner_steps"):
         pmaml.build(model, squared, Config(inner_steps=0))
     for cfg in (Config(), pmaml.PLATIPUS):
         with pytest.raises(InputError, match="all fast"):

@@ -8,7 +8,8 @@ from torch.testing import assert_close
 
 from warmstart.core import InputError, functional, make_batch, task_log_likelihood
 from warmstart.core.trees import leaves, tree_map
-from warmstart.maths.curvature import gauss_newton_root, precision
+from warmstart.maths.curvature import gauss_newton_root
+from warmstart.maths.laplace import precision
 from warmstart.models.likelihoods import binary, multiclass, squared
 from warmstart.models.mlp import MLP
 
@@ -113,7 +114,7 @@ def test_slow_parameters_have_no_curvature_but_count_in_it():
 
 
 @likelihoods
-@pytest.mark.parametrize("kind", ["full", "diagonal"])
+@pytest.mark.parametrize("kind", ["full", "diagonal", "kronecker"])
 @few_and_many
 def test_the_gradient_of_log_det_matches_finite_differences(likelihood, kind, rows):
     model, shown = network(likelihood, (3,)), batch(likelihood, rows)
@@ -137,7 +138,7 @@ def test_certain_classes_have_a_finite_gradient_in_single_precision(likelihood):
     assert all(torch.isfinite(leaf).all() for leaf in leaves(slope))
 
 
-@pytest.mark.parametrize("kind", ["full", "diagonal"])
+@pytest.mark.parametrize("kind", ["full", "diagonal", "kronecker"])
 @pytest.mark.parametrize("rows", ["absent", "masked"])
 def test_without_rows_it_is_the_prior(kind, rows):
     model, shown = network(squared, (3,)), batch(squared, 4)
@@ -161,7 +162,7 @@ def test_draws_of_low_rank_know_the_strongest_directions_and_are_of_one_size():
     assert shapes[0] == shapes[1] == shapes[2]
 
 
-@pytest.mark.parametrize("kind", ["full", "diagonal"])
+@pytest.mark.parametrize("kind", ["full", "diagonal", "kronecker"])
 def test_a_stack_is_each_task_alone(kind):
     model = network(multiclass, (3,))
     shown = [batch(multiclass, 4) for _ in range(3)]
@@ -178,5 +179,5 @@ def test_a_prior_without_precision_is_refused(prior):
 
 
 def test_an_unknown_form_is_refused():
-    with pytest.raises(InputError, match="full or diagonal"):
-        precision("kronecker", network(squared), squared, 1.0)
+    with pytest.raises(InputError, match="full, diagonal or kronecker"):
+        precision("rotated", network(squared), squared, 1.0)

@@ -7,7 +7,7 @@ import torch
 from torch.distributions import Independent, Normal, kl_divergence
 
 from warmstart.core import functional, make_batch, task_log_likelihood, task_loss
-from warmstart.core.trees import leaves
+from warmstart.core.trees import pack
 from warmstart.maths.mean_field import LEAST, MOST, Gaussian, around, bounded, draw, expected_score, kl, log_density
 from warmstart.maths.predictive import predictive
 from warmstart.models.likelihoods import binary, multiclass, squared
@@ -17,58 +17,49 @@ pytestmark = pytest.mark.usefixtures("float64")
 
 
 def gaussian():
-    return Gaussian(
-        {"a": torch.randn(2, 3), "b": torch.randn(4)}, {"a": torch.randn(2, 3) / 2, "b": torch.randn(4) / 2}
-    )
+    return Gaussian(torch.randn(10), torch.randn(10) / 2)
 
 
 def as_torch(q):
-    mean, sd = (torch.cat([leaf.reshape(-1) for leaf in leaves(part)]) for part in q)
-    return Independent(Normal(mean, sd.exp()), 1)
-
-
-def flat(tree):
-    return torch.cat([leaf.reshape(-1) for leaf in leaves(tree)])
+    return Independent(Normal(q.mean, q.log_sd.exp()), 1)
 
 
 def test_kl_and_density_are_those_of_torch():
     q, p = gaussian(), gaussian()
     torch.testing.assert_close(kl(q, p), kl_divergence(as_torch(q), as_torch(p)))
     torch.testing.assert_close(kl(q, q), torch.zeros(()), atol=1e-12, rtol=0)
-    value = {"a": torch.randn(2, 3), "b": torch.randn(4)}
-    torch.testing.assert_close(log_density(p, value), as_torch(p).log_prob(flat(value)))
+    value = torch.randn(10)
+    torch.testing.assert_close(log_density(p, value), as_torch(p).log_prob(value))
 
 
 def test_expected_score_is_the_mean_of_the_gradient_over_draws():
     q, p = gaussian(), gaussian()
     found = expected_score(q, p)
-    noise = {"a": torch.randn(200_000, 2, 3), "b": torch.randn(200_000, 4)}
-    draws = draw(q, noise)
+    draws = draw(q, torch.randn(200_000, 10))
 
     def total(mean, log_sd):
-        return torch.func.vmap(lambda params: log_density(Gaussian(mean, log_sd), params))(draws).mean()
+        return log_density(Gaussian(mean, log_sd), draws).mean()
 
     expected = torch.func.grad(total, argnums=(0, 1))(*p)
-    scale = flat(Gaussian(*expected)).abs().max()
-    torch.testing.assert_close(flat(found) / scale, flat(Gaussian(*expected)) / scale, atol=0.03, rtol=0)
+    scale = pack(expected).abs().max()
+    torch.testing.assert_close(pack(found) / scale, pack(expected) / scale, atol=0.03, rtol=0)
 
 
 def test_expected_score_is_minus_the_gradient_of_the_kl_to_the_prior():
     q, p = gaussian(), gaussian()
     slope = torch.func.grad(lambda prior: kl(q, prior))(p)
-    torch.testing.assert_close(flat(expected_score(q, p)), -flat(slope))
+    torch.testing.assert_close(pack(expected_score(q, p)), -pack(slope))
 
 
 def test_draws_have_the_mean_and_spread_they_should():
-    q = around({"a": torch.tensor([1.0, -2.0])}, 0.3)
-    drawn = draw(q, {"a": torch.randn(100_000, 2)})["a"]
+    drawn = draw(around(torch.tensor([1.0, -2.0]), 0.3), torch.randn(100_000, 2))
     torch.testing.assert_close(drawn.mean(0), torch.tensor([1.0, -2.0]), atol=0.01, rtol=0)
     torch.testing.assert_close(drawn.std(0), torch.tensor([0.3, 0.3]), atol=0.01, rtol=0)
 
 
 def test_a_variance_is_kept_within_bounds():
-    q = bounded(Gaussian({"a": torch.zeros(3)}, {"a": torch.tensor([-50.0, 0.5, 80.0])}))
-    assert q.log_sd["a"].tolist() == [LEAST, 0.5, MOST]
+    q = bounded(Gaussian(torch.zeros(3), torch.tensor([-50.0, 0.5, 80.0])))
+    assert q.log_sd.tolist() == [LEAST, 0.5, MOST]
 
 
 def test_log_likelihood_sums_rows_and_knows_the_noise():

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import math
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeAlias
@@ -19,7 +20,7 @@ from torch.func import functional_call
 
 from warmstart.core import Batch, Task
 from warmstart.core.trees import take
-from warmstart.learners import maml, reptile
+from warmstart.learners import gem, maml, reptile
 
 Update: TypeAlias = Callable[[Sequence[Task]], None]
 
@@ -116,6 +117,54 @@ def reptile_loop(module: nn.Module, cfg: reptile.Config) -> Update:
                 value.lerp_(ends / len(tasks), cfg.outer_lr)
 
     return update
+
+
+def gem_loop(module: nn.Module, cfg: gem.Config, normal: Callable[[Tensor], Tensor] = torch.randn_like) -> Update:
+    """GEM-BML+ draw after draw: a mean and a log standard deviation for every parameter tensor, differentiated by
+    autograd. `module` gets the latter as parameters of its own; `normal` draws noise shaped like a tensor."""
+    names, means = zip(*module.named_parameters(), strict=True)
+    widths = [nn.Parameter(torch.full_like(value, math.log(cfg.sd))) for value in means]
+    module.register_module("log_sd", nn.ParameterList(widths))
+    outer = torch.optim.Adam(module.parameters(), lr=cfg.outer_lr)
+
+    def infer(anchor: list[Tensor], rows: Batch) -> list[Tensor]:
+        q = anchor
+        for _ in range(cfg.inner_steps):
+            q = [value.detach().requires_grad_() for value in q]
+            total = torch.zeros((), dtype=rows.y.dtype, device=rows.y.device)
+            for mean, log_sd, mean0, log_sd0 in zip(*_halves(q), *_halves(anchor), strict=True):
+                ratio = torch.exp(2 * (log_sd - log_sd0)) + ((mean - mean0) * torch.exp(-log_sd0)) ** 2
+                total = total + cfg.kl_weight * (log_sd0 - log_sd + 0.5 * (ratio - 1)).sum()
+            for _ in range(cfg.samples):
+                drawn = [mean + log_sd.exp() * normal(mean) for mean, log_sd in zip(*_halves(q), strict=True)]
+                outputs = functional_call(module, dict(zip(names, drawn, strict=True)), rows.x).squeeze(-1)
+                total = total + ((outputs - rows.y) ** 2).sum() / (2 * cfg.noise**2 * cfg.samples)
+            grads = torch.autograd.grad(total, q)
+            q = [value.detach() - cfg.inner_lr * g for value, g in zip(q, grads, strict=True)]
+        return q
+
+    def update(tasks: Sequence[Task]) -> None:
+        outer.zero_grad()
+        prior = [value.detach() for value in (*means, *widths)]
+        for task in tasks:
+            shown = infer(prior, task.support)
+            found = infer(shown, task.query)
+            parts = zip(*_halves(prior), *_halves(shown), *_halves(found), means, widths, strict=True)
+            for mu, log_sd, m1, l1, m2, l2, mean, width in parts:
+                more = torch.exp(2 * l2) + (m2 - mu) ** 2 - torch.exp(2 * l1) - (m1 - mu) ** 2
+                _add(mean, (m1 - m2) / len(tasks))
+                _add(width, -0.5 * more * torch.exp(-2 * log_sd) / len(tasks))
+        outer.step()
+
+    return update
+
+
+def _halves(values: list[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
+    return values[: len(values) // 2], values[len(values) // 2 :]
+
+
+def _add(value: Tensor, gradient: Tensor) -> None:
+    value.grad = gradient if value.grad is None else value.grad + gradient
 
 
 def installed(package: str) -> str:

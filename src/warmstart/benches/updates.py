@@ -1,7 +1,7 @@
 """Meta-updates against a loop over tasks and the packages that do it so: what such benches share.
 
 Inner loops, meta-gradient and outer optimiser, on batches that lie ready on the device, another one
-for every update.
+for every update; the noise of a method that needs some is drawn in every update anew.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ from warmstart.engine.capture import Update, capture
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.meta import Feed, meta_update
+from warmstart.engine.noise import generator, train_noise
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.report import Column, Results, Row, make_results, make_row, table
 from warmstart.report.page import Section
@@ -141,14 +142,14 @@ def ours(bench: str, workload: Workload, device: torch.device, ways: Ways) -> It
     feeds = workload.batches(device)
     for name, way in ways(device).items():
         state, update = way.make(workload, functional(workload.network(device)))
-        begin = partial(_chain, state, update, feeds)
+        begin = partial(_chain, workload, state, update, feeds)
         with nothing_compiled():
             cold = in_new_process(first_call, bench, workload.name, name, device.type) if way.compiles else None
             warm = seconds(begin(), device)
         took = warm if cold is None else cold
         yield Contender(name, device, begin), took
         if device.type == "cuda":
-            begin = partial(_chain, state, capture(update, state), feeds)
+            begin = partial(_chain, workload, state, capture(update, state), feeds)
             took += seconds(begin(), device)
             yield Contender(f"{name}, CUDA graph", device, begin), took
 
@@ -161,8 +162,8 @@ def first_call(bench: str, workload: str, way: str, device: str) -> float:
     with one_thread():
         model, feeds = functional(chosen.network(where)), chosen.batches(where)
         found: Way = module.ways(where)[way]
-        seconds(_chain(*stepwise(PLAIN).make(chosen, model), feeds), where)
-        return seconds(_chain(*found.make(chosen, model), feeds), where)
+        seconds(_chain(chosen, *stepwise(PLAIN).make(chosen, model), feeds), where)
+        return seconds(_chain(chosen, *found.make(chosen, model), feeds), where)
 
 
 def _rival(workload: Workload, name: str, peer: str, device: torch.device) -> Contender:
@@ -177,13 +178,16 @@ def _rival(workload: Workload, name: str, peer: str, device: torch.device) -> Co
     return Contender(name, device, begin, peer)
 
 
-def _chain(state: Any, update: Update, feeds: Sequence[Feed]) -> Callable[[], object]:
-    """Each call goes on from the state of the last, with the next batch, as in training."""
-    fed = cycle(feeds)
+def _chain(workload: Workload, state: Any, update: Update, feeds: Sequence[Feed]) -> Callable[[], object]:
+    """Each call goes on from the state of the last, with the next batch and fresh noise, as in training."""
+    device, fed = feeds[0].tasks.key.device, cycle(feeds)
+    noise = workload.build(functional(workload.network(CPU)), workload.likelihood, workload.config).noise
+    source = generator(0, 1, device=device)
 
     def call() -> None:
         nonlocal state
-        state, _ = update(state, next(fed))
+        tasks = next(fed).tasks
+        state, _ = update(state, Feed(tasks, train_noise(noise, len(tasks.key), source)))
 
     return call
 

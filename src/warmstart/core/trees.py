@@ -131,14 +131,15 @@ def pack(tree: Tree) -> Tensor:
 
 
 def unpack(vector: Tensor, like: Tree) -> Tree:
-    """The tree that was packed, from one like it.
+    """The tree that was packed, from one like it; leading axes stay in front.
 
     >>> unpack(torch.arange(3.0), {"a": torch.zeros(1), "b": torch.zeros(2)})["b"]
     tensor([1., 2.])
     """
     parts, structure = flatten(like)
-    pieces = torch.split_with_sizes(vector, [part.numel() for part in parts])
-    return unflatten([piece.reshape(part.shape) for piece, part in zip(pieces, parts, strict=True)], structure)
+    lead = vector.shape[:-1]
+    pieces = torch.split_with_sizes(vector, [part.numel() for part in parts], -1)
+    return unflatten([piece.reshape(lead + part.shape) for piece, part in zip(pieces, parts, strict=True)], structure)
 
 
 def sum_tasks(tree: Tree) -> Tree:

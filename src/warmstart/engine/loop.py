@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -64,20 +64,21 @@ def run(
         state, memo, done, stopped = _resume(folder, state, memo)
     if folder is not None:
         _forget(folder / LOG, done)
-    losses: list[Tensor] = []
+    told: list[Any] = []
     began, first = time.perf_counter(), done
     try:
         while done < steps and not stopped:
             state, info = update(state, source(done))
             done += 1
-            losses.append(info.loss)
+            told.append(info)
             if done % every == 0 or done == steps:
-                loss = torch.stack(losses).mean().item()
-                losses.clear()
+                means = {name: torch.stack(each).mean().item() for name, each in _by_name(told)}
+                told.clear()
+                loss = means["loss"]
                 _check(loss, state, done, folder)
                 memo, stopped, figures = watch.look(memo, done, state)
                 rate = (done - first) / (time.perf_counter() - began)
-                figures = {"loss": loss, **figures, "per_second": rate}
+                figures = {**means, **figures, "per_second": rate}
                 progress(done, steps, f"loss {loss:.4g}")
                 if record is not None:
                     record(done, figures)
@@ -90,6 +91,11 @@ def run(
             _checkpoint(folder, state, memo, done, stopped)
         raise
     return own_memory(state), memo
+
+
+def _by_name(told: list[Any]) -> Iterator[tuple[str, list[Tensor]]]:
+    """What each update said, field by field: the loss, and whatever else a method reports."""
+    return ((name, [getattr(info, name) for info in told]) for name in told[0]._fields)
 
 
 def own_memory(state: Any) -> Any:

@@ -19,15 +19,27 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
-from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Task, Tree, task_log_likelihood
-from warmstart.core.trees import add, leaves, scale, sum_tasks, tree_map, zeros_like
+from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Task, Tree
+from warmstart.core.trees import add, scale, sum_tasks, tree_map, zeros_like
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import unroll, value_and_grad
+from warmstart.maths.expectation import expectation
 from warmstart.maths.mean_field import Gaussian
 from warmstart.maths.optim import named
-from warmstart.maths.outer import Delta, Info, State, outer
-from warmstart.maths.prior import all_rows, as_theta, asked, learned_prior, prior_of, steps_first
-from warmstart.maths.variational import Inner, inference, shapes
+from warmstart.maths.outer import Delta, State, outer
+from warmstart.maths.prior import (
+    Told,
+    all_rows,
+    as_theta,
+    asked,
+    check,
+    first_prior,
+    learned_prior,
+    prior_of,
+    steps_first,
+    told,
+)
+from warmstart.maths.variational import Inner, inference
 
 
 @dataclass(frozen=True)
@@ -39,6 +51,7 @@ class Config:
     inner: str = "sgd"  # sgd, momentum or adam
     samples: int = 5  # draws in an inner step and in the bound
     predictions: int = 20  # draws in a prediction
+    estimator: str = "weights"  # local or flipout: noise of its own for every row, in `maths.expectation`
     kl_weight: float = 1.0  # of the KL, in the inner loop and in the bound
     noise: float = 0.5  # standard deviation of a row, for a squared likelihood
     sd: float = 0.1  # of the prior, at first
@@ -73,22 +86,21 @@ OBJECTIVES = {
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     if cfg.objective not in OBJECTIVES:
         raise InputError(f"an objective among {', '.join(OBJECTIVES)}", repr(cfg.objective), "use one of these names")
-    if min(cfg.noise, cfg.sd) <= 0 or min(cfg.samples, cfg.predictions, cfg.inner_steps) < 1:
-        raise InputError("positive noise, sd, samples, predictions and inner_steps", f"{cfg}", "raise what is zero")
-    infer = inference(task_log_likelihood(model, likelihood, cfg.noise), named(cfg.inner), cfg.kl_weight)
+    counts = {"samples": cfg.samples, "predictions": cfg.predictions, "inner_steps": cfg.inner_steps}
+    check(model, noise=cfg.noise, sd=cfg.sd, **counts)
+    infer = inference(expectation(model, likelihood, cfg.noise, cfg.estimator), named(cfg.inner), cfg.kl_weight)
     out = outer(cfg.outer_lr, cfg.outer_decay)
-    common = learned_prior(model, likelihood, infer, out, sd=cfg.sd, rate=cfg.inner_lr, noise=cfg.noise)
+    common = learned_prior(model, likelihood, infer, rate=cfg.inner_lr, noise=cfg.noise)
 
     def bound(prior: Gaussian, q: Gaussian, batch: Batch, noise: Tree) -> Tensor:
         return infer.bound(q, prior, batch, noise)
 
     def hyper(prior: Gaussian) -> Tensor:
         """Minus the log density of means and precisions, up to a constant."""
-        means = sum((mean**2).sum() for mean in leaves(prior.mean))
-        total: Tensor = cfg.mean_precision / 2 * torch.as_tensor(means)
+        total = cfg.mean_precision / 2 * (prior.mean**2).sum()
         if cfg.gamma_rate:
-            for log_sd in leaves(prior.log_sd):
-                total = total + (2 * (cfg.gamma_shape - 1) * log_sd + cfg.gamma_rate * torch.exp(-2 * log_sd)).sum()
+            precision = torch.exp(-2 * prior.log_sd)
+            total = total + (2 * (cfg.gamma_shape - 1) * prior.log_sd + cfg.gamma_rate * precision).sum()
         return cfg.hyper_weight * total
 
     loop = unroll(common.descend, stage, cfg.recompute)
@@ -96,30 +108,26 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     total = stage.run(sum_tasks)
     regular = stage.run(grad_and_value(hyper))
 
-    def bounds(prior: Gaussian, shown: Batch, judge: Batch, noise: Tree) -> tuple[Gaussian, Tensor]:
-        """The negative bound, summed over tasks, and its gradient in the prior by all three ways."""
+    def bounds(prior: Gaussian, shown: Batch, judge: Batch, noise: Tree) -> tuple[Tree, Gaussian]:
+        """The negative bound, summed over tasks, with its gradient in the prior by all three ways; the posteriors."""
         first = common.first(prior, len(judge.y))
         inner, tape = loop.run(prior, first, shown, steps_first(noise["inner"]), cfg.inner_steps)
         value, direct, cotangent = judged(prior, inner.q, judge, noise["bound"])  # as the bound's prior
         anchored, pulled = loop.pull(tape, Inner(cotangent, zeros_like(inner.opt)))  # as the anchor
-        return add(add(direct, anchored), total(pulled.q)), value  # and as the start
+        return (add(add(direct, anchored), total(pulled.q)), value), inner.q  # and as the start
 
-    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Told]:
         prior = prior_of(state.theta)
         rows = {"support": tasks.support, "query": tasks.query, "all": all_rows(tasks)}
-        parts = [
-            scale(bounds(prior, rows[shown], rows[judge], noise), sign)
-            for sign, shown, judge in OBJECTIVES[cfg.objective]
-        ]
+        signs, shown, judge = zip(*OBJECTIVES[cfg.objective], strict=True)
+        found = [bounds(prior, rows[a], rows[b], noise) for a, b in zip(shown, judge, strict=True)]
+        parts = [scale(part, sign) for (part, _), sign in zip(found, signs, strict=True)]
         if cfg.hyper_weight:
             parts.append(scale(regular(prior), float(len(tasks.key))))
         slope, value = tree_map(lambda *each: sum(each[1:], each[0]), *parts)
-        return Delta(as_theta(slope)), Info(value)
+        return Delta(as_theta(slope)), told(value, *(q for _, q in found))
 
-    train = {
-        "inner": shapes(model.params, cfg.inner_steps, cfg.samples),
-        "bound": shapes(model.params, cfg.samples),
-    }
-    noise = asked(model.params, cfg.samples, cfg.predictions, train)
-    start, step, finish, predict = common.start, common.step, common.finish, common.predict
-    return Learner(common.init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)
+    train = {"inner": infer.noise(cfg.inner_steps, cfg.samples), "bound": infer.noise(cfg.samples)}
+    noise = asked(model, infer, cfg.samples, cfg.predictions, train)
+    init, start, step, finish, predict = first_prior(out, cfg.sd), *common[:4]
+    return Learner(init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)

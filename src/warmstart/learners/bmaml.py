@@ -6,7 +6,8 @@
     theta <- theta - outer_lr * grad_theta sum_t sum_i ||phi_ti - psi_ti||^2
 
 theta and phi are `particles` sets of parameters; stein is the direction of Stein variational gradient
-descent (`maths/svgd.py`). With loss="query" theta descends -log 1/m sum_i p(query_t | phi_ti) instead.
+descent (`maths/svgd.py`). With loss="query" theta descends -log 1/m sum_i p(query_t | phi_ti) instead. With `hyper`
+each particle also holds the logarithms of its own weight_precision and of 1 / noise^2, both with Gamma hyper-priors.
 
 Yoon, Kim, Dia, Kim, Ahn and Bengio, 2018. Differs from the paper: see docs/methods/bmaml.md.
 """
@@ -37,6 +38,7 @@ from warmstart.core.trees import dot, expand, scale, tree_map, zeros_like
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last, unroll, value_and_grad
 from warmstart.maths.descent import Inner, finish
+from warmstart.maths.mean_field import LEAST, MOST
 from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, Info, State, outer
 from warmstart.maths.predictive import predictive
@@ -55,6 +57,9 @@ class Config:
     bandwidth: float = 0.0  # of the kernel on squared distances; 0 takes the particles' median
     noise: float = 0.5**0.5  # standard deviation of a squared likelihood
     weight_precision: float = 0.01  # of the Gaussian prior around zero
+    hyper: bool = False  # noise and weight_precision are where every particle's own begin
+    gamma_shape: float = 1.0  # of the Gamma hyper-prior of either precision
+    gamma_rate: float = 0.1
     spread: float = 0.1  # standard deviation of the first particles around the given parameters
     seed: int = 0  # of that spread
     recompute: bool = False  # keep few states of the inner loop and run it again: less memory, more time
@@ -73,12 +78,26 @@ SPACE: dict[str, list[Any]] = {
 }
 
 
+# beside a particle's parameters; spaces keep them apart from the names of these
+ROWS, WEIGHTS = "log row precision", "log weight precision"
+
+
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     """theta is the parameters with a leading axis of particles; so is what a task adapts to."""
     _check(model, cfg)
-    log_likelihood = task_log_likelihood(model, likelihood, cfg.noise)
     optimiser = named(cfg.inner)
     out = outer(cfg.outer_lr, cfg.outer_decay)
+    noisy = cfg.hyper and likelihood.name == "squared"
+    count = sum(value.numel() for value in model.params.values())
+
+    def network(phi: Params) -> Params:
+        return {name: phi[name] for name in model.params}
+
+    def row_sd(phi: Params) -> float | Tensor:
+        return torch.exp((-0.5 * phi[ROWS]).clamp(LEAST, MOST)) if noisy else cfg.noise
+
+    def log_likelihood(phi: Params, batch: Batch) -> Tensor:
+        return task_log_likelihood(model, likelihood, row_sd(phi))(network(phi), batch)
 
     def init(params: Params) -> State:
         """The given parameters, and others drawn around them."""
@@ -88,13 +107,25 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
             draws = torch.randn(cfg.particles - 1, *value.shape, generator=generator, dtype=value.dtype)
             return torch.cat([value.unsqueeze(0), value + cfg.spread * draws.to(value.device)])
 
-        return out.init(tree_map(particles, params))
+        like = next(iter(params.values()))
+        own = {ROWS: -2 * math.log(cfg.noise)} if noisy else {}
+        own |= {WEIGHTS: math.log(cfg.weight_precision)} if cfg.hyper else {}
+        first = {**params, **{name: like.new_tensor(value) for name, value in own.items()}}
+        return out.init(tree_map(particles, first))
 
     def start(state: State, descriptor: Tree) -> Inner:
         return Inner(state.theta, optimiser.init(state.theta))
 
+    def log_gamma(log_precision: Tensor) -> Tensor:
+        """The density of a precision's logarithm, up to a constant."""
+        return cfg.gamma_shape * log_precision - cfg.gamma_rate * log_precision.exp()
+
     def log_posterior(phi: Params, batch: Batch) -> Tensor:
-        return log_likelihood(phi, batch) - 0.5 * cfg.weight_precision * dot(phi, phi)
+        params, fit = network(phi), log_likelihood(phi, batch)
+        if not cfg.hyper:
+            return fit - 0.5 * cfg.weight_precision * dot(params, params)
+        weights = 0.5 * (count * phi[WEIGHTS] - phi[WEIGHTS].exp() * dot(params, params))
+        return fit + weights + sum(log_gamma(phi[name]) for name in phi if name not in params)
 
     def climb(nothing: Tree, inner: Inner, batch: Batch, noise: Tree) -> Inner:
         scores = vmap(grad(log_posterior), in_dims=(0, None))(inner.phi, batch)
@@ -106,7 +137,8 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         return climb((), inner, batch, noise)
 
     def predict(state: State, adapted: Params, x: Tree, noise: Tree) -> Prediction:
-        return predictive(model, likelihood, adapted, x, cfg.noise)
+        sd: float | Tensor = (torch.as_tensor(row_sd(adapted)) ** 2).mean().sqrt() if noisy else cfg.noise
+        return predictive(model, likelihood, network(adapted), x, sd)
 
     def distance(nothing: Tree, chaser: Params, leader: Params) -> Tensor:
         apart = tree_map(torch.sub, chaser, leader)
@@ -148,6 +180,12 @@ def _check(model: Model, cfg: Config) -> None:
         raise InputError("a spread above 0", f"{cfg.spread}", "pass a positive one: particles that coincide never part")
     if cfg.noise <= 0:
         raise InputError("a noise above 0", f"{cfg.noise}", "pass the standard deviation of a row")
+    if cfg.hyper and min(cfg.weight_precision, cfg.gamma_shape, cfg.gamma_rate) <= 0:
+        raise InputError(
+            "a weight_precision, gamma_shape and gamma_rate above 0",
+            f"{cfg.weight_precision}, {cfg.gamma_shape} and {cfg.gamma_rate}",
+            "raise what is zero, or leave hyper out",
+        )
     if min(cfg.bandwidth, cfg.weight_precision) < 0:
         raise InputError(
             "a bandwidth and a weight_precision of at least 0",

@@ -6,8 +6,7 @@
 
 By the gradient-EM theorem g is the gradient of the objective when the posteriors are exact. For mean-field
 Gaussians it is in closed form (`maths.mean_field.expected_score`), so a meta-update needs posteriors, not data:
-`local_posterior` is what a client computes, `merge_posteriors` what a server does with what it is sent. All
-parameters lie in one vector, so that a step is few operations.
+`local_posterior` is what a client computes, `merge_posteriors` what a server does with what it is sent.
 
 Zou and Lu, 2020. Differs from the paper: see docs/methods/gem.md.
 """
@@ -20,29 +19,29 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
-from warmstart.core import (
-    Batch,
-    InputError,
-    Learner,
-    Likelihood,
-    Model,
-    Noise,
-    Params,
-    Prediction,
-    Task,
-    Tree,
-    task_log_likelihood,
-)
-from warmstart.core.trees import expand, named_leaves, pack, sum_tasks, tree_map, unpack
+from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Task, Tree
+from warmstart.core.trees import leaves, named_leaves, sum_tasks, take, tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last
-from warmstart.maths.mean_field import Gaussian, around, bounded, draw, expected_score
+from warmstart.maths.expectation import expectation
+from warmstart.maths.mean_field import Gaussian, expected_score
 from warmstart.maths.optim import named
-from warmstart.maths.outer import Delta, Info, State, outer
-from warmstart.maths.predictive import predictive
-from warmstart.maths.variational import Inference, Inner, inference
+from warmstart.maths.outer import Delta, State, outer
+from warmstart.maths.prior import (
+    Prior,
+    Told,
+    all_rows,
+    as_theta,
+    asked,
+    check,
+    first_prior,
+    learned_prior,
+    prior_of,
+    steps_first,
+    told,
+)
+from warmstart.maths.variational import Inference, inference
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,7 @@ class Config:
     inner: str = "sgd"  # sgd, momentum or adam
     samples: int = 5  # draws in an inner step
     predictions: int = 20  # draws in a prediction
+    estimator: str = "weights"  # local or flipout: noise of its own for every row, in `maths.expectation`
     kl_weight: float = 1.0  # of the prior in the inner loop
     noise: float = 0.5  # standard deviation of a row, for a squared likelihood
     sd: float = 0.1  # of the prior, at first
@@ -79,47 +79,35 @@ SPACE: dict[str, list[Any]] = {
 class Posteriors(NamedTuple):
     """What a task says of the parameters, by its support and by all its rows."""
 
-    support: Gaussian
+    support: Gaussian  # [t, d]
     both: Gaussian
+    version: Tree = ()  # [t] meta-updates that the prior had seen from which they were inferred
 
 
 Local: TypeAlias = Callable[[State, Task, Tree], Posteriors]
 Merge: TypeAlias = Callable[[State, Posteriors], Delta]
 
 
-def prior_of(state: State) -> Gaussian:
-    return bounded(Gaussian(state.theta["mean"], state.theta["log_sd"]))
-
-
-def _inference(model: Model, likelihood: Likelihood, cfg: Config) -> Inference:
-    log_likelihood = task_log_likelihood(model, likelihood, cfg.noise)
-    return inference(
-        lambda vector, batch: log_likelihood(unpack(vector, model.params), batch), named(cfg.inner), cfg.kl_weight
-    )
+def _parts(model: Model, likelihood: Likelihood, cfg: Config) -> tuple[Inference, Prior]:
+    infer = inference(expectation(model, likelihood, cfg.noise, cfg.estimator), named(cfg.inner), cfg.kl_weight)
+    return infer, learned_prior(model, likelihood, infer, rate=cfg.inner_lr, noise=cfg.noise, unrolled=False)
 
 
 def local_posterior(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Local:
     """(State, stack of tasks, noise) -> Posteriors [t]: all that leaves a client."""
-    infer = _inference(model, likelihood, cfg)
-
-    def towards(prior: Gaussian, inner: Inner, batch: Batch, noise: Tree) -> Inner:
-        return infer.step(prior, inner, batch, noise, cfg.inner_lr)
-
-    def onward(nothing: Tree, inner: tuple[Gaussian, Inner], batch: Batch, noise: Tree) -> tuple[Gaussian, Inner]:
-        return inner[0], infer.step(inner[0], inner[1], batch, noise, cfg.inner_lr)
-
-    from_prior, from_posterior = last(towards, stage), last(onward, stage)
+    common = _parts(model, likelihood, cfg)[1]
+    from_prior, from_posterior = last(common.descend, stage), last(common.onward, stage)
 
     def call(state: State, tasks: Task, noise: Tree) -> Posteriors:
-        prior, count = prior_of(state), len(tasks.key)
-        first, second = (tree_map(lambda leaf: leaf.transpose(0, 1), noise[part]) for part in ("support", "query"))
-        begin = expand(infer.start(prior), count)
-        shown: Gaussian = from_prior(prior, begin, tasks.support, first, cfg.inner_steps).q
+        prior, steps = prior_of(state.theta), cfg.inner_steps
+        support, query = steps_first(noise["support"]), steps_first(noise["query"])
+        first = common.first(prior, len(tasks.key))
+        shown: Gaussian = from_prior(prior, first, tasks.support, support, steps).q
         if cfg.joint:
-            rows = tree_map(lambda s, q: torch.cat([s, q], 1), tasks.support, tasks.query)
-            return Posteriors(shown, from_prior(prior, begin, rows, second, cfg.inner_steps).q)
-        fresh = Inner(shown, expand(infer.start(prior).opt, count))
-        return Posteriors(shown, from_posterior((), (shown, fresh), tasks.query, second, cfg.inner_steps)[1].q)
+            both: Gaussian = from_prior(prior, first, all_rows(tasks), query, steps).q
+        else:
+            both = from_posterior((), common.afresh(prior, shown), tasks.query, query, steps)[1].q
+        return Posteriors(shown, both, state.opt.done.expand(len(tasks.key)))
 
     return call
 
@@ -130,80 +118,56 @@ def merge_posteriors(cfg: Config = Config(), stage: Stage = PLAIN) -> Merge:
     def one(prior: Gaussian, found: Posteriors) -> Gaussian:
         ascent = expected_score(found.both, prior)
         if cfg.plus:
-            ascent = tree_map(lambda after, before: after - before, ascent, expected_score(found.support, prior))
-        if cfg.natural:
-            mean = tree_map(lambda g, log_sd: g * torch.exp(2 * log_sd), ascent.mean, prior.log_sd)
-            ascent = Gaussian(mean, tree_map(lambda g: g / 2, ascent.log_sd))
-        return ascent
+            ascent = tree_map(torch.sub, ascent, expected_score(found.support, prior))
+        return Gaussian(ascent.mean * torch.exp(2 * prior.log_sd), ascent.log_sd / 2) if cfg.natural else ascent
 
     stacked, total = stage.stack(one), stage.run(sum_tasks)
 
     def call(state: State, found: Posteriors) -> Delta:
-        ascent: Gaussian = total(stacked(prior_of(state), found))
-        return Delta(tree_map(torch.neg, {"mean": ascent.mean, "log_sd": ascent.log_sd}))
+        ascent: Gaussian = total(stacked(prior_of(state.theta), found))
+        return Delta(as_theta(tree_map(torch.neg, ascent)))
 
     return call
 
 
 def check_posteriors(state: State, found: Posteriors, name: str = "a posterior") -> None:
-    """What a server asks before it merges: the prior's shapes, finite numbers, a leading task axis."""
-    expected = named_leaves(prior_of(state))
-    for part in found:
+    """What a server asks before it merges: the prior's shapes, finite numbers, and that they are of this very prior."""
+    expected, remedy = named_leaves(prior_of(state.theta)), "leave it out; the prior is untouched"
+    for part in (found.support, found.both):
         given = named_leaves(part)
         for key, leaf in expected.items():
             if key not in given or given[key].shape[1:] != leaf.shape:
                 got = "none" if key not in given else str(list(given[key].shape))
-                raise InputError(f"{key} of shape [tasks, {str(list(leaf.shape))[1:]} in {name}", got, "leave it out")
+                raise InputError(f"{key} of shape [tasks, {str(list(leaf.shape))[1:]} in {name}", got, remedy)
             if not bool(torch.isfinite(given[key]).all()):
-                raise InputError(
-                    f"finite numbers in {name}", f"others in {key}", "leave it out; the prior is untouched"
-                )
+                raise InputError(f"finite numbers in {name}", f"others in {key}", remedy)
+    versions = sorted({int(number) for leaf in leaves(found.version) for number in leaf.reshape(-1)})
+    if versions != [int(state.opt.done)]:
+        got = ", ".join(map(str, versions)) or "none"
+        raise InputError(f"version {int(state.opt.done)} of the prior in {name}", got, remedy)
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
-    if len(model.fast) != len(model.params):
-        raise InputError("a model whose parameters are all fast", "some slow ones", "use maml for a fast/slow split")
-    if min(cfg.noise, cfg.sd) <= 0 or min(cfg.samples, cfg.predictions, cfg.inner_steps) < 1:
-        raise InputError("positive noise, sd, samples, predictions and inner_steps", f"{cfg}", "raise what is zero")
-    log_likelihood = task_log_likelihood(model, likelihood, cfg.noise)
-    infer = _inference(model, likelihood, cfg)
+    counts = {"samples": cfg.samples, "predictions": cfg.predictions, "inner_steps": cfg.inner_steps}
+    check(model, noise=cfg.noise, sd=cfg.sd, **counts)
+    infer, common = _parts(model, likelihood, cfg)
     out = outer(cfg.outer_lr, cfg.outer_decay)
     local, merge = local_posterior(model, likelihood, cfg, stage), merge_posteriors(cfg, stage)
-
-    def init(params: Params) -> State:
-        prior = around(pack(params), cfg.sd)
-        return out.init({"mean": prior.mean, "log_sd": prior.log_sd})
-
-    def start(state: State, descriptor: Tree) -> Inner:
-        return infer.start(prior_of(state))
-
-    def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
-        return infer.step(prior_of(state), inner, batch, noise, cfg.inner_lr)
-
-    def finish(state: State, inner: Inner, batch: Batch) -> Gaussian:
-        return inner.q
-
-    def predict(state: State, adapted: Gaussian, x: Tree, noise: Tree) -> Prediction:
-        draws = vmap(lambda vector: unpack(vector, model.params))(draw(adapted, noise))
-        return predictive(model, likelihood, draws, x, cfg.noise)
 
     def judge(nothing: Tree, shown: Gaussian, query: Batch, noise: Tree) -> Tensor:
         """Minus the mean log likelihood of the query rows at draws from the support's posterior."""
         weight = (query.w * query.mask).sum()
-        fits: Tensor = vmap(lambda drawn: log_likelihood(unpack(draw(shown, drawn), model.params), query))(noise)
-        return -fits.mean() / torch.where(weight > 0, weight, 1.0)
+        return -infer.fit(shown, query, noise) / torch.where(weight > 0, weight, 1.0)
 
     judged = stage.stack(judge)
 
-    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Told]:
         found = local(state, tasks, noise)
-        drawn = tree_map(lambda leaf: leaf[:, 0], noise["query"])
-        return merge(state, found), Info(judged((), found.support, tasks.query, drawn).sum(0))
+        drawn = take(noise["query"], (slice(None), 0))
+        value = judged((), found.support, tasks.query, drawn).sum(0)
+        return merge(state, found), told(value, found.support, found.both)
 
-    count = sum(value.numel() for value in model.params.values())
-    asked = Noise(
-        train={part: torch.Size((cfg.inner_steps, cfg.samples, count)) for part in ("support", "query")},
-        step=torch.Size((cfg.samples, count)),
-        predict=torch.Size((cfg.predictions, count)),
-    )
-    return Learner(init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps, noise=asked)
+    train = {part: infer.noise(cfg.inner_steps, cfg.samples) for part in ("support", "query")}
+    noise = asked(model, infer, cfg.samples, cfg.predictions, train)
+    init, start, step, finish, predict = first_prior(out, cfg.sd), *common[:4]
+    return Learner(init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)

@@ -17,15 +17,27 @@ from typing import Any
 
 from torch import Tensor
 
-from warmstart.core import InputError, Learner, Likelihood, Model, Task, Tree, task_log_likelihood
+from warmstart.core import Learner, Likelihood, Model, Task, Tree
 from warmstart.core.trees import add, sum_tasks, zeros_like
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last, unroll, value_and_grad
+from warmstart.maths.expectation import expectation
 from warmstart.maths.mean_field import Gaussian, kl
 from warmstart.maths.optim import named
-from warmstart.maths.outer import Delta, Info, State, outer
-from warmstart.maths.prior import all_rows, as_theta, asked, learned_prior, prior_of, steps_first
-from warmstart.maths.variational import Inner, inference, shapes
+from warmstart.maths.outer import Delta, State, outer
+from warmstart.maths.prior import (
+    Told,
+    all_rows,
+    as_theta,
+    asked,
+    check,
+    first_prior,
+    learned_prior,
+    prior_of,
+    steps_first,
+    told,
+)
+from warmstart.maths.variational import Inner, inference
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,7 @@ class Config:
     inner: str = "sgd"  # sgd, momentum or adam
     samples: int = 5  # draws in an inner step
     predictions: int = 20  # draws in a prediction
+    estimator: str = "weights"  # local or flipout: noise of its own for every row, in `maths.expectation`
     kl_weight: float = 1.0  # of the prior in the inner loop
     noise: float = 0.5  # standard deviation of a row, for a squared likelihood
     sd: float = 0.1  # of the prior, at first
@@ -58,12 +71,11 @@ SPACE: dict[str, list[Any]] = {
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
-    counts = (cfg.samples, cfg.predictions, cfg.inner_steps, cfg.leader_steps)
-    if min(cfg.noise, cfg.sd) <= 0 or min(counts) < 1:
-        raise InputError("positive noise, sd, samples, predictions and steps", f"{cfg}", "raise what is zero")
-    infer = inference(task_log_likelihood(model, likelihood, cfg.noise), named(cfg.inner), cfg.kl_weight)
+    counts = {"samples": cfg.samples, "predictions": cfg.predictions, "inner_steps": cfg.inner_steps}
+    check(model, noise=cfg.noise, sd=cfg.sd, **counts, leader_steps=cfg.leader_steps)
+    infer = inference(expectation(model, likelihood, cfg.noise, cfg.estimator), named(cfg.inner), cfg.kl_weight)
     out = outer(cfg.outer_lr, cfg.outer_decay)
-    common = learned_prior(model, likelihood, infer, out, sd=cfg.sd, rate=cfg.inner_lr, noise=cfg.noise)
+    common = learned_prior(model, likelihood, infer, rate=cfg.inner_lr, noise=cfg.noise)
 
     def behind(nothing: Tree, chaser: Gaussian, leader: Gaussian) -> Tensor:
         return kl(leader, chaser)
@@ -82,19 +94,19 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
             _, inner = from_chaser((), common.afresh(prior, chaser), tasks.query, drawn, cfg.leader_steps)
         return inner.q
 
-    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Told]:
         prior = prior_of(state.theta)
         first = common.first(prior, len(tasks.key))
         inner, tape = loop.run(prior, first, tasks.support, steps_first(noise["chaser"]), cfg.inner_steps)
         leader = lead(prior, inner.q, tasks, noise["leader"])
         value, _, cotangent = judged((), inner.q, leader)
         anchored, pulled = loop.pull(tape, Inner(cotangent, zeros_like(inner.opt)))
-        return Delta(as_theta(add(anchored, total(pulled.q)))), Info(value)
+        return Delta(as_theta(add(anchored, total(pulled.q)))), told(value, inner.q, leader)
 
     train = {
-        "chaser": shapes(model.params, cfg.inner_steps, cfg.samples),
-        "leader": shapes(model.params, cfg.leader_steps, cfg.samples),
+        "chaser": infer.noise(cfg.inner_steps, cfg.samples),
+        "leader": infer.noise(cfg.leader_steps, cfg.samples),
     }
-    noise = asked(model.params, cfg.samples, cfg.predictions, train)
-    start, step, finish, predict = common.start, common.step, common.finish, common.predict
-    return Learner(common.init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)
+    noise = asked(model, infer, cfg.samples, cfg.predictions, train)
+    init, start, step, finish, predict = first_prior(out, cfg.sd), *common[:4]
+    return Learner(init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)

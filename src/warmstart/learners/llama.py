@@ -1,7 +1,7 @@
 """LLAMA: MAML that knows how sharp the fit of a task is, by Laplace's approximation.
 
     phi_t = theta - inner_lr * grad L(theta; support_t)        (inner_steps times)
-    H_t = prior I + Gauss-Newton curvature of -log p(support_t | phi) at phi_t
+    H_t = prior I + Gauss-Newton curvature of -log p(support_t | phi) at phi_t, whole, diagonal or in Kronecker factors
     theta <- theta - outer_lr * grad_theta sum_t L(phi_t; query_t) + eta c_t log det H_t
 
 c_t is the factor from summed negative log likelihood to L (2 noise^2 / rows when squared, 1 / rows
@@ -42,19 +42,18 @@ from warmstart.core import (
 from warmstart.core.trees import add, dot, expand, leaves, sum_tasks, tree_map, zeros_like
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last, unroll, value_and_grad
-from warmstart.maths.curvature import precision
 from warmstart.maths.descent import Inner, descent
+from warmstart.maths.laplace import precision
 from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, Info, State, outer
 from warmstart.maths.predictive import predictive
-from warmstart.maths.variational import shapes
 
 
 @dataclass(frozen=True)
 class Config:
     eta: float = 0.5  # weight of log det H; 0 is MAML, 1/2 Laplace
     objective: str = "query"  # or evidence, of the support rows; it has no use for eta and the query rows
-    curvature: str = "full"  # or diagonal
+    curvature: str = "full"  # or diagonal, or kronecker: layers apart, each a product of two small matrices
     prior_precision: float = 1000.0  # of every fast parameter around theta
     noise: float = 0.5  # standard deviation of a squared likelihood's rows
     samples: int = 20  # draws of a prediction
@@ -176,8 +175,20 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         own = total(cotangent)
         return Delta({name: part + own[name] if name in own else part for name, part in grads.items()}), Info(value)
 
-    wanted = Noise(predict=shapes(model.split(model.params)[0], cfg.samples))
-    return Learner(out.init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps, noise=wanted)
+    first = model.split(model.params)[0]
+    wanted = Noise(predict={name: torch.Size((cfg.samples, *value.shape)) for name, value in first.items()})
+    return Learner(
+        out.init,
+        start,
+        step,
+        finish,
+        predict,
+        meta_grad,
+        out.update,
+        cfg.test_steps,
+        wanted,
+        capturable=cfg.curvature != "kronecker",  # eigenvalues make the host wait
+    )
 
 
 def _check(cfg: Config) -> None:

@@ -37,15 +37,27 @@ from warmstart.core import (
     Tree,
     task_log_likelihood,
 )
-from warmstart.core.trees import add, expand, sum_tasks, tree_map, zeros_like
+from warmstart.core.trees import add, expand, pack, sum_tasks, tree_map, unpack, zeros_like
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import unroll, value_and_grad
+from warmstart.maths.expectation import expectation, size
 from warmstart.maths.mean_field import Gaussian, around, bounded, draw, kl
-from warmstart.maths.optim import descend, named
+from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, Info, State, outer
 from warmstart.maths.predictive import predictive
-from warmstart.maths.prior import all_fast, all_rows, as_theta, asked, learned_prior, prior_of, steps_first
-from warmstart.maths.variational import Inner, inference, shapes
+from warmstart.maths.prior import (
+    Told,
+    all_rows,
+    as_theta,
+    asked,
+    check,
+    first_prior,
+    learned_prior,
+    prior_of,
+    steps_first,
+    told,
+)
+from warmstart.maths.variational import Inner, inference
 
 
 @dataclass(frozen=True)
@@ -58,6 +70,7 @@ class Config:
     inner: str = "sgd"  # sgd, momentum or adam
     samples: int = 5  # draws in an inner step and in the bound; in `platipus` networks adapted in training
     predictions: int = 20  # draws in a prediction; in `platipus` networks that a new task adapts
+    estimator: str = "weights"  # local or flipout: noise of its own for every row, in `maths.expectation`; `bound` only
     kl_weight: float = 1.0
     noise: float = 0.5  # standard deviation of a row, for a squared likelihood
     sd: float = 0.03  # of the prior, at first; in `platipus` of q too
@@ -80,8 +93,8 @@ SPACE: dict[str, list[Any]] = {
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
-    if min(cfg.noise, cfg.sd) <= 0 or min(cfg.samples, cfg.predictions, cfg.inner_steps) < 1:
-        raise InputError("positive noise, sd, samples, predictions and inner_steps", f"{cfg}", "raise what is zero")
+    counts = {"samples": cfg.samples, "predictions": cfg.predictions, "inner_steps": cfg.inner_steps}
+    check(model, noise=cfg.noise, sd=cfg.sd, **counts)
     match cfg.algorithm:
         case "bound":
             return _bound(model, likelihood, cfg, stage)
@@ -91,9 +104,9 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
 
 
 def _bound(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -> Learner:
-    infer = inference(task_log_likelihood(model, likelihood, cfg.noise), named(cfg.inner), cfg.kl_weight)
+    infer = inference(expectation(model, likelihood, cfg.noise, cfg.estimator), named(cfg.inner), cfg.kl_weight)
     out = outer(cfg.outer_lr, cfg.outer_decay)
-    common = learned_prior(model, likelihood, infer, out, sd=cfg.sd, rate=cfg.inner_lr, noise=cfg.noise)
+    common = learned_prior(model, likelihood, infer, rate=cfg.inner_lr, noise=cfg.noise)
 
     def judge(nothing: Tree, found: tuple[Gaussian, Gaussian], query: Batch, noise: Tree) -> Tensor:
         return infer.bound(found[1], found[0], query, noise)
@@ -103,7 +116,7 @@ def _bound(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -> L
     judged = value_and_grad(judge, stage)
     total = stage.run(sum_tasks)
 
-    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Told]:
         prior, steps = prior_of(state.theta), cfg.inner_steps
         first = common.first(prior, len(tasks.key))
         support, query = steps_first(noise["support"]), steps_first(noise["query"])
@@ -123,18 +136,18 @@ def _bound(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -> L
             before = add(anchor, pulled.q)  # q1 was the anchor, in the steps and in the bound, and the start
         anchored, pulled = from_prior.pull(tape, Inner(before, zeros_like(shown.opt)))
         slope = add(slope, add(anchored, total(pulled.q)))
-        return Delta(as_theta(slope)), Info(value)
+        return Delta(as_theta(slope)), told(value, shown.q, after.q)
 
-    train = {part: shapes(model.params, cfg.inner_steps, cfg.samples) for part in ("support", "query")}
-    noise = asked(model.params, cfg.samples, cfg.predictions, {**train, "bound": shapes(model.params, cfg.samples)})
-    start, step, finish, predict = common.start, common.step, common.finish, common.predict
-    return Learner(common.init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)
+    train = {part: infer.noise(cfg.inner_steps, cfg.samples) for part in ("support", "query")}
+    noise = asked(model, infer, cfg.samples, cfg.predictions, {**train, "bound": infer.noise(cfg.samples)})
+    init, start, step, finish, predict = first_prior(out, cfg.sd), *common[:4]
+    return Learner(init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)
 
 
 class Drawn(NamedTuple):
-    """Networks on their way, with a leading axis of draws."""
+    """Networks on their way."""
 
-    phi: Params
+    phi: Tensor  # [draws, d]
     opt: Any
 
 
@@ -144,23 +157,22 @@ class Started(NamedTuple):
 
 
 class Adapted(NamedTuple):
-    phi: Params
+    phi: Tensor
     fresh: Tensor
 
 
 def _platipus(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -> Learner:
-    all_fast(model)
     fit = task_log_likelihood(model, likelihood, cfg.noise)
     optimiser, out = named(cfg.inner), outer(cfg.outer_lr, cfg.outer_decay)
 
-    def misfit(params: Params, batch: Batch) -> Tensor:
-        return -fit(params, batch)
+    def misfit(phi: Tensor, batch: Batch) -> Tensor:
+        return -fit(unpack(phi, model.params), batch)
 
-    def shifted(theta: Tree, role: str, log_sd: Params, batch: Batch) -> Gaussian:
+    def shifted(theta: Tree, role: str, log_sd: Tensor, batch: Batch) -> Gaussian:
         """The prior's mean, one step down the rows' misfit with learned rates."""
-        return bounded(Gaussian(descend(theta["mean"], grad(misfit)(theta["mean"], batch), theta[role]), log_sd))
+        return bounded(Gaussian(theta["mean"] - theta[role] * grad(misfit)(theta["mean"], batch), log_sd))
 
-    def begin(phi: Params) -> Drawn:
+    def begin(phi: Tensor) -> Drawn:
         return Drawn(phi, optimiser.init(phi))
 
     def adapt(nothing: Tree, drawn: Drawn, batch: Batch, noise: Tree) -> Drawn:
@@ -168,20 +180,20 @@ def _platipus(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -
         return Drawn(*optimiser.update(drawn.phi, slope, drawn.opt, cfg.inner_lr))
 
     def init(params: Params) -> State:
-        prior = around(params, cfg.sd)
-        rates = tree_map(lambda leaf: torch.full_like(leaf, cfg.shift_lr), params)
+        prior = around(pack(params), cfg.sd)
+        rates = torch.full_like(prior.mean, cfg.shift_lr)
         return out.init(
             {**as_theta(prior), "posterior_log_sd": prior.log_sd, "prior_rate": rates, "posterior_rate": rates}
         )
 
     def start(state: State, descriptor: Tree) -> Started:
         phi = expand(state.theta["mean"], cfg.predictions)
-        return Started(begin(phi), next(iter(phi.values())).new_ones(()))
+        return Started(begin(phi), phi.new_ones(()))
 
     def step(state: State, inner: Started, batch: Batch, noise: Tree) -> Started:
         """Networks are drawn at the first step that sees a row, and adapted from then on."""
         found = draw(shifted(state.theta, "prior_rate", state.theta["log_sd"], batch), noise)
-        phi = tree_map(lambda new, old: torch.where(inner.fresh > 0, new, old), found, inner.drawn.phi)
+        phi = torch.where(inner.fresh > 0, found, inner.drawn.phi)
         moved = Started(adapt((), inner.drawn._replace(phi=phi), batch, ()), torch.zeros_like(inner.fresh))
         seen = (batch.w * batch.mask).sum() > 0
         kept: Started = tree_map(lambda new, old: torch.where(seen, new, old), moved, inner)
@@ -191,15 +203,15 @@ def _platipus(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -
         return Adapted(inner.drawn.phi, inner.fresh)
 
     def predict(state: State, adapted: Adapted, x: Tree, noise: Tree) -> Prediction:
-        spread = tree_map(lambda e: adapted.fresh * e, noise)  # nothing is added to networks that were drawn before
-        sd = prior_of(state.theta).log_sd
-        return predictive(model, likelihood, draw(Gaussian(adapted.phi, sd), spread), x, cfg.noise)
+        spread = adapted.fresh * noise  # nothing is added to networks that were drawn before
+        drawn = draw(Gaussian(adapted.phi, prior_of(state.theta).log_sd), spread)
+        return predictive(model, likelihood, unpack(drawn, model.params), x, cfg.noise)
 
-    def propose(theta: Tree, nothing: Tree, support: Batch, query: Batch, noise: Tree) -> tuple[Params, Tensor]:
+    def propose(theta: Tree, nothing: Tree, support: Batch, query: Batch, noise: Tree) -> tuple[Tensor, Tensor]:
         q = shifted(theta, "posterior_rate", theta["posterior_log_sd"], query)
         return draw(q, noise), cfg.kl_weight * kl(q, shifted(theta, "prior_rate", theta["log_sd"], support))
 
-    def judge(nothing: Tree, phi: Params, query: Batch) -> Tensor:
+    def judge(nothing: Tree, phi: Tensor, query: Batch) -> Tensor:
         each: Tensor = vmap(misfit, in_dims=(0, None))(phi, query)
         return each.mean()
 
@@ -208,13 +220,14 @@ def _platipus(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -
 
     def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
         (phi, distance), saved = proposed.forward(state.theta, (), tasks.support, tasks.query, noise)
-        first = Drawn(phi, expand(optimiser.init(tree_map(lambda leaf: leaf[0], phi)), len(tasks.key)))
+        first = Drawn(phi, expand(optimiser.init(phi[0]), len(tasks.key)))
         drawn, tape = loop.run((), first, tasks.support, (), cfg.inner_steps)
         value, _, cotangent = judged((), drawn.phi, tasks.query)
         _, pulled = loop.pull(tape, Drawn(cotangent, zeros_like(drawn.opt)))
         slope, _ = proposed.backward(saved, (pulled.phi, torch.ones_like(distance)))
         return Delta(slope), Info(value + distance.sum(0))
 
-    draws = shapes(model.params, cfg.predictions)
-    noise = Noise(shapes(model.params, cfg.samples), draws, draws)
+    count = size(model)
+    draws = torch.Size((cfg.predictions, count))
+    noise = Noise(torch.Size((cfg.samples, count)), draws, draws)
     return Learner(init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)

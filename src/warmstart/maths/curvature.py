@@ -6,8 +6,8 @@ J_i is the Jacobian of row i's outputs in the d parameters and A_i the second de
 log likelihood in the outputs. This is the generalised Gauss-Newton matrix: the Hessian where outputs are
 linear in the parameters, and never below the prior's precision where they are not, so it always has an
 inverse. C has a line for each row and output. A task has few rows, so H itself is not formed: its log
-determinant comes from the smaller of C C' and C' C, draws come from the singular vectors of C, and no
-Kronecker factors are needed to afford either.
+determinant comes from the smaller of C C' and C' C, and draws come from the singular vectors of C.
+`maths.kronecker` is for tasks with many rows and outputs, where C is large.
 
 For one task; callers vmap.
 """
@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from warmstart.core import Batch, InputError, Likelihood, Model, Params, Tree
+from warmstart.core import Batch, Likelihood, Model, Params, Tree
 from warmstart.core.trees import flatten, leaves, unflatten
 
 LEAST = 1e-12  # of what a root is taken of: below, its derivative would not be finite
@@ -33,9 +33,9 @@ Root = Callable[[Params, Params, Batch], Tensor]
 class Precision(NamedTuple):
     """A form of H / prior: what is kept of it, and what is made of that."""
 
-    of: Callable[[Params, Params, Batch], Tensor]  # slow, phi, rows -> [lines, d] or [d]
-    log_det: Callable[[Tensor], Tensor]  # log det (H / prior): 0 without rows
-    factor: Callable[[Tensor], Tree]  # what draws need; of one size however many rows there are
+    of: Callable[[Params, Params, Batch], Tree]  # slow, phi, rows -> what is kept
+    log_det: Callable[[Tree], Tensor]  # log det (H / prior): 0 without rows
+    factor: Callable[[Tree], Tree]  # what draws need; of one size however many rows there are
     draw: Callable[[Params, Tree, Tree], Params]  # phi, factor, noise [s, ...] -> phi + H^-1/2 noise
 
 
@@ -80,21 +80,6 @@ def diagonal(root: Root, prior: float) -> Precision:
     return Precision(of, lambda h: torch.log(h).sum(-1), lambda h: torch.rsqrt(prior * h), draw)
 
 
-def precision(
-    kind: str, model: Model, likelihood: Likelihood, prior: float, noise: float = 0.5**0.5, rank: int = 100
-) -> Precision:
-    """The form of that name, for configurations that are written down as text."""
-    if not 0 < prior < float("inf"):
-        raise InputError("a prior precision above 0", f"{prior}", "without it the curvature may have no inverse")
-    root = gauss_newton_root(model, likelihood, noise)
-    match kind:
-        case "full":
-            return full(root, prior, rank)
-        case "diagonal":
-            return diagonal(root, prior)
-    raise InputError("a curvature full or diagonal", repr(kind), "use one of these names")
-
-
 def gauss_newton_root(model: Model, likelihood: Likelihood, noise: float = 0.5**0.5) -> Root:
     """(slow, phi, rows) -> R [rows x outputs, d] with R' R = sum_i w_i J_i' A_i J_i in the fast parameters phi.
 
@@ -107,8 +92,7 @@ def gauss_newton_root(model: Model, likelihood: Likelihood, noise: float = 0.5**
         found: Any = vjp(lambda own: model.apply({**slow, **own}, batch.x), phi)
         out, pull = found
         rows, outputs = out.shape
-        weight = (batch.w * batch.mask).sqrt() / (math.sqrt(2) * noise if likelihood.name == "squared" else 1.0)
-        half = _half(likelihood, out) * weight[:, None, None]
+        half = outputs_root(likelihood, out, batch.w * batch.mask, noise)
         # line (i, j) pulls column j of row i's root back to the parameters; rows may see each other
         own = torch.eye(rows, dtype=out.dtype, device=out.device)[:, None, :, None] * half.mT[:, :, None, :]
         return _flat(vmap(pull)(own.reshape(rows * outputs, rows, outputs))[0], 1)
@@ -116,8 +100,14 @@ def gauss_newton_root(model: Model, likelihood: Likelihood, noise: float = 0.5**
     return root
 
 
+def outputs_root(likelihood: Likelihood, out: Tensor, weight: Tensor, noise: float) -> Tensor:
+    """r [n, out, out] with r r' = the curvature of a row's weighted negative log likelihood in its outputs."""
+    scale = weight.sqrt() / (math.sqrt(2) * noise if likelihood.name == "squared" else 1.0)
+    return _half(likelihood, out) * scale[:, None, None]
+
+
 def _half(likelihood: Likelihood, out: Tensor) -> Tensor:
-    """r [n, out, out] with r r' = the curvature of a row's loss, for a softmax or a single output."""
+    """The same of a row's loss, for a softmax or a single output."""
     if likelihood.name != "multiclass":
         return likelihood.curvature(out).clamp(min=LEAST).sqrt()
     p = likelihood.mean(out)

@@ -1,4 +1,8 @@
-"""Gaussians over trees of parameters with a diagonal covariance, as means and log standard deviations."""
+"""Gaussians over vectors of parameters with a diagonal covariance, as means and log standard deviations.
+
+All parameters of a network lie in one vector (`core.trees.pack`), so that whatever is done to them is few operations
+however many layers there are.
+"""
 
 from __future__ import annotations
 
@@ -8,44 +12,37 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from warmstart.core.trees import Tree, leaves, tree_map
-
 LEAST, MOST = -9.0, 3.0  # of a log standard deviation: a variance neither collapses nor overflows
 
 
 class Gaussian(NamedTuple):
-    mean: Tree
-    log_sd: Tree  # shaped like the mean
+    mean: Tensor  # [..., d]
+    log_sd: Tensor
 
 
-def around(mean: Tree, sd: float) -> Gaussian:
+def around(mean: Tensor, sd: float) -> Gaussian:
     """The same standard deviation everywhere."""
-    return Gaussian(mean, tree_map(lambda leaf: torch.full_like(leaf, math.log(sd)), mean))
+    return Gaussian(mean, torch.full_like(mean, math.log(sd)))
 
 
 def bounded(q: Gaussian) -> Gaussian:
-    return Gaussian(q.mean, tree_map(lambda leaf: leaf.clamp(LEAST, MOST), q.log_sd))
+    return Gaussian(q.mean, q.log_sd.clamp(LEAST, MOST))
 
 
-def draw(q: Gaussian, noise: Tree) -> Tree:
+def draw(q: Gaussian, noise: Tensor) -> Tensor:
     """mean + sd * noise; noise may have leading sample axes."""
-    return tree_map(lambda mean, log_sd, e: mean + log_sd.exp() * e, q.mean, q.log_sd, noise)
+    return q.mean + q.log_sd.exp() * noise
 
 
 def kl(q: Gaussian, p: Gaussian) -> Tensor:
     """KL(q || p) = sum log(sp / sq) + (sq^2 + (mq - mp)^2) / (2 sp^2) - 1/2."""
-
-    def one(mq: Tensor, lq: Tensor, mp: Tensor, lp: Tensor) -> Tensor:
-        return (lp - lq + 0.5 * (torch.exp(2 * (lq - lp)) + ((mq - mp) * torch.exp(-lp)) ** 2 - 1)).sum()
-
-    return _total(tree_map(one, q.mean, q.log_sd, p.mean, p.log_sd))
+    apart = ((q.mean - p.mean) * torch.exp(-p.log_sd)) ** 2
+    return (p.log_sd - q.log_sd + 0.5 * (torch.exp(2 * (q.log_sd - p.log_sd)) + apart - 1)).sum(-1)
 
 
-def log_density(p: Gaussian, params: Tree) -> Tensor:
-    def one(value: Tensor, mean: Tensor, log_sd: Tensor) -> Tensor:
-        return (-0.5 * ((value - mean) * torch.exp(-log_sd)) ** 2 - log_sd - 0.5 * math.log(2 * math.pi)).sum()
-
-    return _total(tree_map(one, params, p.mean, p.log_sd))
+def log_density(p: Gaussian, vector: Tensor) -> Tensor:
+    apart = ((vector - p.mean) * torch.exp(-p.log_sd)) ** 2
+    return (-0.5 * apart - p.log_sd - 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
 def expected_score(q: Gaussian, p: Gaussian) -> Gaussian:
@@ -53,18 +50,8 @@ def expected_score(q: Gaussian, p: Gaussian) -> Gaussian:
 
     mean: (mq - mp) / sp^2,    log_sd: (sq^2 + (mq - mp)^2) / sp^2 - 1
     """
-
-    def of_mean(mq: Tensor, mp: Tensor, lp: Tensor) -> Tensor:
-        return (mq - mp) * torch.exp(-2 * lp)
-
-    def of_log_sd(mq: Tensor, lq: Tensor, mp: Tensor, lp: Tensor) -> Tensor:
-        return torch.exp(2 * (lq - lp)) + ((mq - mp) * torch.exp(-lp)) ** 2 - 1
-
+    away = q.mean - p.mean
     return Gaussian(
-        tree_map(of_mean, q.mean, p.mean, p.log_sd), tree_map(of_log_sd, q.mean, q.log_sd, p.mean, p.log_sd)
+        away * torch.exp(-2 * p.log_sd),
+        torch.exp(2 * (q.log_sd - p.log_sd)) + (away * torch.exp(-p.log_sd)) ** 2 - 1,
     )
-
-
-def _total(parts: Tree) -> Tensor:
-    total: Tensor = torch.stack(leaves(parts)).sum()
-    return total

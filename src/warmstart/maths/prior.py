@@ -1,6 +1,6 @@
 """A mean-field Gaussian prior over all parameters as what is learned, and adaptation by variational inference from it.
 
-What the learners share that differ only in their meta-gradient: theta = {"mean": ..., "log_sd": ...}.
+What the learners share that differ only in their meta-gradient: theta = {"mean": [d], "log_sd": [d]}.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ import torch
 from torch import Tensor
 
 from warmstart.core import Batch, InputError, Likelihood, Model, Noise, Params, Prediction, Task, Tree
-from warmstart.core.trees import expand, tree_map
-from warmstart.maths.mean_field import Gaussian, around, bounded, draw
+from warmstart.core.trees import expand, pack, tree_map, unpack
+from warmstart.maths.expectation import size
+from warmstart.maths.mean_field import LEAST, MOST, Gaussian, around, bounded, draw
 from warmstart.maths.outer import Outer, State
 from warmstart.maths.predictive import predictive
-from warmstart.maths.variational import Inference, Inner, shapes
+from warmstart.maths.variational import Inference, Inner
 
 
 class Prior(NamedTuple):
     """What a learner takes as it is; `descend` and `onward` are its inner steps for the engine."""
 
-    init: Callable[[Params], State]
     start: Callable[[State, Tree], Inner]
     step: Callable[[State, Inner, Batch, Tree], Inner]
     finish: Callable[[State, Inner, Batch], Gaussian]
@@ -33,14 +33,23 @@ class Prior(NamedTuple):
     onward: Callable[[Tree, Any, Batch, Tree], Any]  # the anchor is the task's own, the first of (anchor, Inner)
 
 
-def learned_prior(
-    model: Model, likelihood: Likelihood, infer: Inference, out: Outer, *, sd: float, rate: float, noise: float
-) -> Prior:
-    """`rate` is that of the inner steps, `noise` the standard deviation of a row."""
-    all_fast(model)
+class Told(NamedTuple):
+    loss: Tensor  # summed over tasks
+    clamped: Tensor  # the share of a posterior's standard deviations that are held at a bound, summed over tasks
 
-    def init(params: Params) -> State:
-        return out.init(as_theta(around(params, sd)))
+
+def told(loss: Tensor, *found: Gaussian) -> Told:
+    """What a meta-update says of posteriors [t, ..., d]: where variances collapse or overflow, this is not 0."""
+    widths = torch.cat([q.log_sd.flatten(1) for q in found], 1)
+    return Told(loss, ((widths <= LEAST) | (widths >= MOST)).to(loss.dtype).mean(1).sum(0))
+
+
+def learned_prior(
+    model: Model, likelihood: Likelihood, infer: Inference, *, rate: float, noise: float, unrolled: bool = True
+) -> Prior:
+    """`rate` is that of the inner steps, `noise` the standard deviation of a row; `unrolled` where the steps are
+    differentiated."""
+    rest = _at_rest if unrolled else lambda anchor, before, after: after
 
     def start(state: State, descriptor: Tree) -> Inner:
         return infer.start(prior_of(state.theta))
@@ -52,24 +61,23 @@ def learned_prior(
         return inner.q
 
     def predict(state: State, adapted: Gaussian, x: Tree, drawn: Tree) -> Prediction:
-        return predictive(model, likelihood, draw(adapted, drawn), x, noise)
+        return predictive(model, likelihood, unpack(draw(adapted, drawn), model.params), x, noise)
 
     def first(prior: Gaussian, count: int) -> Inner:
         begin: Inner = expand(infer.start(prior), count)
         return begin
 
     def afresh(prior: Gaussian, q: Gaussian) -> tuple[Gaussian, Inner]:
-        count = len(next(iter(q.mean.values())))
-        return q, Inner(q, expand(infer.start(prior).opt, count))
+        return q, Inner(q, expand(infer.start(prior).opt, len(q.mean)))
 
     def descend(prior: Gaussian, inner: Inner, batch: Batch, drawn: Tree) -> Inner:
-        return _at_rest(prior, inner, infer.step(prior, inner, batch, drawn, rate))
+        return rest(prior, inner, infer.step(prior, inner, batch, drawn, rate))
 
     def onward(nothing: Tree, own: tuple[Gaussian, Inner], batch: Batch, drawn: Tree) -> tuple[Gaussian, Inner]:
         anchor, inner = own
-        return anchor, _at_rest(anchor, inner, infer.step(anchor, inner, batch, drawn, rate))
+        return anchor, rest(anchor, inner, infer.step(anchor, inner, batch, drawn, rate))
 
-    return Prior(init, start, step, finish, predict, first, afresh, descend, onward)
+    return Prior(start, step, finish, predict, first, afresh, descend, onward)
 
 
 def _at_rest(anchor: Gaussian, before: Inner, after: Inner) -> Inner:
@@ -85,9 +93,18 @@ def _at_rest(anchor: Gaussian, before: Inner, after: Inner) -> Inner:
     return Inner(tree_map(one, after.q, before.q, anchor), after.opt)
 
 
-def all_fast(model: Model) -> None:
+def check(model: Model, **values: float) -> None:
+    """What all these learners ask of a model and of their numbers."""
     if len(model.fast) != len(model.params):
         raise InputError("a model whose parameters are all fast", "some slow ones", "use maml for a fast/slow split")
+    for name, value in values.items():
+        if not 0 < value < float("inf"):
+            raise InputError(f"a positive {name}", f"{value}", "pass a finite number above 0")
+
+
+def first_prior(out: Outer, sd: float) -> Callable[[Params], State]:
+    """`init`: the given parameters with the same spread everywhere."""
+    return lambda params: out.init(as_theta(around(pack(params), sd)))
 
 
 def prior_of(theta: Tree) -> Gaussian:
@@ -98,9 +115,9 @@ def as_theta(q: Gaussian) -> Tree:
     return {"mean": q.mean, "log_sd": q.log_sd}
 
 
-def asked(params: Params, samples: int, predictions: int, train: Tree) -> Noise:
+def asked(model: Model, infer: Inference, samples: int, predictions: int, train: Tree) -> Noise:
     """The noise of a learner whose inner step takes `samples` draws and whose prediction takes `predictions`."""
-    return Noise(train, shapes(params, samples), shapes(params, predictions))
+    return Noise(train, infer.noise(samples), torch.Size((predictions, size(model))))
 
 
 def steps_first(noise: Tree) -> Tree:

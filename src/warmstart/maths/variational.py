@@ -1,8 +1,8 @@
 """Variational inference on one task: a mean-field Gaussian q descends the negative evidence bound.
 
-    kl_weight KL(q || anchor) - E_q log p(rows | params),    params = mean + sd * noise
+    kl_weight KL(q || anchor) - E_q log p(rows | params)
 
-The anchor is the prior, or the posterior of rows seen before. The expectation is a mean over draws.
+The anchor is the prior, or the posterior of rows seen before.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import grad
 
-from warmstart.core import Batch, Params, Tree
-from warmstart.maths.mean_field import Gaussian, bounded, draw, kl
+from warmstart.core import Batch, Tree
+from warmstart.maths.expectation import Expectation
+from warmstart.maths.mean_field import Gaussian, bounded, kl
 from warmstart.maths.optim import Optimiser
 
 
@@ -25,19 +25,16 @@ class Inner(NamedTuple):
 
 
 class Inference(NamedTuple):
+    fit: Callable[[Gaussian, Batch, Tree], Tensor]  # q, rows, noise -> E_q log p(rows | params)
     bound: Callable[[Gaussian, Gaussian, Batch, Tree], Tensor]  # q, anchor, rows, noise -> negative evidence bound
     start: Callable[[Gaussian], Inner]
     step: Callable[[Gaussian, Inner, Batch, Tree, Any], Inner]  # anchor, Inner, rows, noise [s, ...], rate
+    noise: Callable[..., Tree]  # leading axes, the last of them that of draws -> shapes
 
 
-def inference(
-    log_likelihood: Callable[[Any, Batch], Tensor], optimiser: Optimiser, kl_weight: float = 1.0
-) -> Inference:
-    """Noise leads with an axis of draws."""
-
+def inference(expected: Expectation, optimiser: Optimiser, kl_weight: float = 1.0) -> Inference:
     def bound(q: Gaussian, anchor: Gaussian, batch: Batch, noise: Tree) -> Tensor:
-        fits: Tensor = vmap(lambda drawn: log_likelihood(draw(q, drawn), batch))(noise)
-        return kl_weight * kl(q, anchor) - fits.mean()
+        return kl_weight * kl(q, anchor) - expected.value(q, batch, noise)
 
     def start(q: Gaussian) -> Inner:
         return Inner(q, optimiser.init(q))
@@ -47,9 +44,4 @@ def inference(
         q, opt = optimiser.update(inner.q, slope, inner.opt, rate)
         return Inner(bounded(q), opt)
 
-    return Inference(bound, start, step)
-
-
-def shapes(params: Params, *lead: int) -> Tree:
-    """What a method asks of the engine: a standard normal for every parameter, with leading axes."""
-    return {name: torch.Size((*lead, *value.shape)) for name, value in params.items()}
+    return Inference(expected.value, bound, start, step, expected.noise)

@@ -1,7 +1,8 @@
 """Cost: time and peak memory of a meta-step against the number of inner steps, on colour pictures.
 
 Figure 2(b) of Zou and Lu (2020): the four-block network with 32 filters, 5-way 1-shot. Methods that
-backpropagate through the inner loop pay for every step of it; the others do not.
+backpropagate through the inner loop pay for every step of it; the others do not. The variational methods take
+one draw a step; its noise is drawn before the meta-step and not counted.
 """
 
 from __future__ import annotations
@@ -14,13 +15,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from warmstart.core import InputError, Learner, functional
+from warmstart.core import InputError, Learner, Task, functional
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.memory import peak_bytes
 from warmstart.engine.meta import Feed, meta_update
-from warmstart.engine.noise import generator
-from warmstart.learners import imaml, maml, meta_sgd, reptile
+from warmstart.engine.noise import generator, train_noise
+from warmstart.learners import abml, gem, imaml, maml, meta_sgd, reptile
 from warmstart.models.conv4 import Conv4, fastest_stage
 from warmstart.models.likelihoods import multiclass
 from warmstart.models.mlp import seeded
@@ -45,6 +46,8 @@ ENTRIES = {
     "reptile": Entry(reptile.build, lambda steps: reptile.Config(inner_steps=steps)),
     "imaml": Entry(imaml.build, lambda steps: imaml.Config(inner_steps=steps)),
     "meta_sgd": Entry(meta_sgd.build, lambda steps: meta_sgd.Config(inner_steps=steps)),
+    "abml": Entry(abml.build, lambda steps: abml.Config(inner_steps=steps, samples=1)),
+    "gem_bml_plus": Entry(gem.build, lambda steps: gem.Config(inner_steps=steps, samples=1)),
 }
 
 
@@ -100,18 +103,19 @@ def measure(name: str, steps: int, preset: Preset, device: torch.device, seed: i
     stage = fastest_stage(device, strided=False, updates=preset.repeats)
     learner = ENTRIES[name].build(model, multiclass, ENTRIES[name].config(steps), stage)
     state, update = learner.init(model.params), meta_update(learner, stage=stage)
-    feed = draw(preset, device, seed)
+    tasks = draw(preset, device, seed)
+    feed = Feed(tasks, train_noise(learner.noise, preset.tasks, generator(seed, 2, device=device)))
     update(state, feed)  # records its programs
     took = [_seconds(lambda: update(state, feed), device) for _ in range(preset.repeats)]
     return 1e3 * min(took), peak_bytes(lambda: update(state, feed), device) / 2**20
 
 
-def draw(preset: Preset, device: torch.device, seed: int) -> Feed:
+def draw(preset: Preset, device: torch.device, seed: int) -> Task:
     each = SHOT + preset.query
     shape = (WAY * each, 3, preset.side, preset.side)
     pixels = torch.randint(256, shape, generator=generator(seed), dtype=torch.uint8)
     images = make_images(pixels, torch.full((WAY,), each), tuple(map(str, range(WAY)))).to(device)
-    return Feed(draw_episodes(images, preset.tasks, WAY, SHOT, preset.query, generator(seed, 1)))
+    return draw_episodes(images, preset.tasks, WAY, SHOT, preset.query, generator(seed, 1))
 
 
 def _seconds(call: Callable[[], object], device: torch.device) -> float:

@@ -1,0 +1,50 @@
+"""Data-parallel meta-updates of the conformance suite's learners."""
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import torch
+
+from warmstart.engine.files import read_tensors
+
+SCRIPT = """
+import sys, torch
+from pathlib import Path
+sys.path.insert(0, {folder!r})
+from warmstart.core.trees import named_leaves, take
+from warmstart.engine.files import write_tensors
+from warmstart.engine.meta import Feed, meta_update
+from warmstart.engine.ranks import join_ranks
+import test_conformance as suite
+
+torch.set_num_threads(1)
+torch.set_default_dtype(torch.float64)
+built = {{name: suite.build(suite.LEARNERS[name], suite.squared) for name in ("maml", "reptile")}}
+rank, ranks = join_ranks()
+part = [slice(0, 2), slice(2, None)][rank] if ranks == 2 else slice(None)
+for name, (learner, state) in built.items():
+    state, info = meta_update(learner)(state, Feed(take(suite.tasks(suite.squared), part)))
+    write_tensors(Path({out!r}) / f"{{name}}{{rank}}of{{ranks}}.safetensors", named_leaves((state, info)))
+if ranks == 2:
+    torch.distributed.destroy_process_group()
+"""
+
+
+def test_two_ranks_are_one_process(tmp_path):
+    """Ranks with two and three of the tasks end, both, with the state of one process with all five."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    script = SCRIPT.format(folder=str(Path(__file__).parent), out=str(tmp_path))
+    common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    places = [{"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
+    started = [subprocess.Popen([sys.executable, "-c", script], env=common | place) for place in [*places, {}]]
+    assert [process.wait(timeout=120) for process in started] == [0, 0, 0]
+    for name in ("maml", "reptile"):
+        expected, _ = read_tensors(tmp_path / f"{name}0of1.safetensors")
+        for rank in range(2):
+            found, _ = read_tensors(tmp_path / f"{name}{rank}of2.safetensors")
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
