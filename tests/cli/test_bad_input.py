@@ -211,6 +211,11 @@ def test_evaluate_refuses_another_table(cli, home, tmp_path):
     refused(cli("evaluate", home / "model", home / "rows.csv", "-o", tmp_path / "rows.csv" / "out"), "write the folder")
 
 
+def test_unknown_workload_of_a_benchmark(cli):
+    done = cli("bench", "memory", "--device", "cpu", "--only", "nonsense")
+    assert done.code == 2 and "got 'nonsense'" in done.err and "gem" in done.err
+
+
 @pytest.mark.parametrize("verb", ["study", "bench"])
 def test_unknown_study_or_benchmark(cli, verb):
     refused(cli(verb, "nothing-like-it"), "nothing-like-it", "--list")

@@ -244,7 +244,7 @@ def test_demo_is_the_population_study(cli, tmp_path, monkeypatch):
 
 
 def test_bench_prints_ratios_of_all_benchmarks(cli, tmp_path, monkeypatch):
-    def run(device, progress):
+    def run(device, progress, only):
         rows = [make_row("compiled", {"against": "loop"}, "ratio", {0: 40.0, 1: 42.0}, "x")]
         return make_results("meta_step", "full", device, "", rows)
 

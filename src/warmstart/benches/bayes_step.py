@@ -25,7 +25,8 @@ WORKLOADS = (Workload("gem, 5 steps, 5 draws", gem.build, CONFIG, {LOOP: peers.g
 def run(
     device: str = "auto",
     progress: Callable[[str], Report] | None = None,
+    only: Sequence[str] = (),
     plan: Plan = Plan(rounds=3, repeats=5),
     workloads: Sequence[Workload] = WORKLOADS,
 ) -> Results:
-    return compare("bayes_step", workloads, device, progress, plan, ways)
+    return compare("bayes_step", workloads, device, progress, plan, ways, only)

@@ -68,8 +68,9 @@ def ways(device: torch.device) -> dict[str, Way]:
 def run(
     device: str = "auto",
     progress: Callable[[str], Report] | None = None,
+    only: Sequence[str] = (),
     plan: Plan = Plan(rounds=3, repeats=2),
     workloads: Sequence[Workload] = WORKLOADS,
 ) -> Results:
     with fast_products(choose_device(device)):
-        return compare("conv_step", workloads, device, progress, plan, ways)
+        return compare("conv_step", workloads, device, progress, plan, ways, only)

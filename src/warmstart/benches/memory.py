@@ -9,13 +9,14 @@ inner states themselves are what is left to keep. The noise of an update is draw
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 
 from warmstart.benches.timing import describe
+from warmstart.benches.updates import check_names
 from warmstart.core import Learner, functional
 from warmstart.core.trees import leaves
 from warmstart.engine.device import choose_device
@@ -65,14 +66,16 @@ def peak(way: Way, steps: int, rows: int, device: torch.device) -> tuple[int, in
     return peak_bytes(lambda: update(state, feed), device), drawn
 
 
-def run(device: str = "auto", progress: Callable[[str], Report] | None = None) -> Results:
-    """Peaks in MiB, and how much more the most steps take than the fewest."""
+def run(device: str = "auto", progress: Callable[[str], Report] | None = None, only: Sequence[str] = ()) -> Results:
+    """Peaks in MiB, and how much more the most steps take than the fewest. `only` names ways."""
+    check_names(only, list(WAYS))
+    ways = {name: way for name, way in WAYS.items() if name in only} or WAYS
     where = choose_device(device)
     bar = progress or (lambda label: silent)
     found: list[Row] = []
     for rows in ROWS:
         report = bar(f"{rows} rows a task")
-        for i, (name, way) in enumerate(WAYS.items()):
+        for i, (name, way) in enumerate(ways.items()):
             setting = {"rows": rows, "device": where.type}
             peaks, noise = zip(*(peak(way, steps, rows, where) for steps in STEPS), strict=True)
             for metric, sizes in ((PEAK, peaks), (NOISE, noise)):
@@ -84,7 +87,7 @@ def run(device: str = "auto", progress: Callable[[str], Report] | None = None) -
             for first in (0, 1):
                 against = setting | {"inner_steps": f"{STEPS[-1]} against {STEPS[first]}"}
                 found.append(make_row(name, against, GROWTH, {0: peaks[-1] / peaks[first]}, "x"))
-            report(i + 1, len(WAYS), name)
+            report(i + 1, len(ways), name)
     return make_results("memory", "full", describe(where), " ".join(["warmstart", *sys.argv[1:]]), found)
 
 

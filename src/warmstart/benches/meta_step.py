@@ -69,7 +69,8 @@ def ways(device: torch.device) -> dict[str, Way]:
 def run(
     device: str = "auto",
     progress: Callable[[str], Report] | None = None,
+    only: Sequence[str] = (),
     plan: Plan = Plan(),
     workloads: Sequence[Workload] = WORKLOADS,
 ) -> Results:
-    return compare("meta_step", workloads, device, progress, plan, ways)
+    return compare("meta_step", workloads, device, progress, plan, ways, only)

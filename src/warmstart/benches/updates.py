@@ -28,7 +28,7 @@ from warmstart.benches.timing import (
     one_thread,
     seconds,
 )
-from warmstart.core import Learner, Likelihood, Model, functional
+from warmstart.core import InputError, Learner, Likelihood, Model, functional
 from warmstart.engine.capture import Update, capture
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
@@ -41,6 +41,12 @@ from warmstart.report.page import Section
 CPU = torch.device("cpu")
 LOOP = "loop"
 TIME, RATIO, FIRST = "microseconds", "ratio", "first call"
+
+
+def check_names(only: Sequence[str], known: Sequence[str]) -> None:
+    unknown = [name for name in only if name not in known]
+    if unknown:
+        raise InputError(f"some of {'; '.join(known)}", repr(unknown[0]), "name some of them")
 
 
 class Workload(NamedTuple):
@@ -92,14 +98,25 @@ def compare(
     progress: Callable[[str], Report] | None,
     plan: Plan,
     ways: Ways,
+    only: Sequence[str] = (),
 ) -> Results:
-    """Times, first calls and ratios; on CUDA mostly also against the loop on the CPU. `bench` names the module."""
+    """Times, first calls and ratios; on CUDA mostly also against the loop on the CPU. `bench` names the module.
+
+    `only` names workloads or ways, of which the others are left out.
+    """
     where = choose_device(device)
+    named = [workload.name for workload in workloads]
+    check_names(only, [*named, *ways(where)])
     bar = progress or (lambda label: silent)
     rows: list[Row] = []
+
+    def chosen(device: torch.device) -> dict[str, Way]:
+        found = ways(device)
+        return {name: way for name, way in found.items() if name in only} or found
+
     with one_thread():
-        for workload in workloads:
-            rows += measure(bench, workload, where, plan, bar(workload.name), ways)
+        for workload in [one for one in workloads if one.name in only] or workloads:
+            rows += measure(bench, workload, where, plan, bar(workload.name), chosen)
     command = " ".join(["warmstart", *sys.argv[1:]])
     return make_results(bench, "full", describe(where), command, rows)
 

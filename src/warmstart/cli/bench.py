@@ -15,6 +15,9 @@ from warmstart.cli.writing import check_writable, tell
 def bench(
     name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="See --list; without it, all.")] = None,
     listed: Annotated[bool, typer.Option("--list", help="List the benchmarks.")] = False,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="NAME", help="These workloads or ways only; may be repeated.")
+    ] = None,
     output: Folder = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -38,7 +41,7 @@ def bench(
     documents = {}
     for key, module in chosen.items():
         with voice.bars() as bar:
-            results = module.run(device, bar)
+            results = module.run(device, bar, only or [])
         outcome = Outcome(results, module.sections(results), "")
         documents[key] = tell(voice, outcome, f"Benchmark {key}", None if output is None else output / key)
     voice.document(documents)
