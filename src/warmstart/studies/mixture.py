@@ -40,7 +40,7 @@ FAMILIES = {"three modes": modes.THREE, "sines alone": modes.ONE}
 ONE, LONGER, MIXTURE = "gem_bml_plus", "gem_bml_plus, 3 times the updates", "gem_mixture"
 FAMILIAR, KERNEL, ZERO = "least squares on 1, x, x^2, sin x, cos x", "kernel ridge on the support", "predict 0"
 MSE, LESS = "MSE", "MSE less that of one Gaussian"
-SHARED: dict[str, Any] = {"inner": "adam", "inner_lr": 0.02, "noise": 0.3, "sd": 0.02, "outer_lr": 0.01}
+SHARED: dict[str, Any] = {"inner": "adam", "inner_lr": 0.02, "inner_steps": 3, "sd": 0.03, "outer_lr": 3e-3}
 
 
 class Entry(NamedTuple):
@@ -63,7 +63,7 @@ class Preset(NamedTuple):
     samples: int  # draws in an inner step
 
 
-PRESETS = {"quick": Preset(300, 200, 8, 1), "full": Preset(20_000, 1000, 25, 5)}
+PRESETS = {"quick": Preset(150, 100, 8, 1), "full": Preset(20_000, 1000, 25, 5)}
 
 
 def run(
