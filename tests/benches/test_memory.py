@@ -72,8 +72,8 @@ def test_run_gives_each_peak_and_the_growth(monkeypatch):
     monkeypatch.setattr(memory, "peak", lambda way, steps, rows, device: (2**20 * (rows + steps), 0))
     results = run("cpu")
     growths = [row for row in results.rows if row.metric == "growth"]
-    found = {(row.method, row.setting["rows"], row.setting["inner_steps"]): row.mean for row in growths}
-    assert found["gem", 10, "20 against 1"] == pytest.approx(30 / 11)
+    found = {(row.method, row.setting["rows"], row.setting["against"]): row.mean for row in growths}
+    assert found["gem", 10, 1] == pytest.approx(30 / 11)
     table = sections(results)[0].table
     assert [cell.text for cell in table.lines[0].cells] == [
         "11.00",

@@ -344,3 +344,13 @@ def test_kill_9_loses_at_most_one_interval(tmp_path):
     assert equal(resumed, expected)
     steps = [line["step"] for line in log(folder)]
     assert steps == sorted(set(steps)) and steps[-1] == done + 33
+
+
+def test_whatever_an_update_tells_is_logged_as_its_mean(tmp_path):
+    class Told(NamedTuple):
+        loss: Tensor
+        clamped: Tensor
+
+    tell = lambda state, rows: (state, Told(torch.tensor(1.0), rows.sum() * 0 + len(rows)))  # noqa: E731
+    run(tell, {"w": torch.zeros(1)}, lambda step: torch.ones(step + 1), 4, folder=tmp_path, every=2)
+    assert [line["clamped"] for line in log(tmp_path)] == [1.5, 3.5]

@@ -6,6 +6,7 @@ import torch
 from warmstart.core import InputError
 from warmstart.engine.noise import generator
 from warmstart.metrics.errors import squared_error
+from warmstart.report import make_row
 from warmstart.studies import mixture
 from warmstart.studies.mixture import FAMILIAR, KERNEL, LESS, MIXTURE, MSE, ONE, ZERO, Preset, trivial
 from warmstart.tasks import modes
@@ -21,11 +22,28 @@ def test_rows_of_both_priors_and_families_with_their_paired_difference(monkeypat
         for seed in (0, 1):
             both = [rows[name, family, 10, MSE].values[seed] for name in (MIXTURE, ONE)]
             assert apart.values[seed] == pytest.approx(both[0] - both[1], rel=1e-5)
-    assert "lower than that of one by" in outcome.verdict and len(outcome.sections) == 2
+    assert (
+        "lower than that of one by" in outcome.verdict
+        and "three times" not in outcome.verdict
+        and len(outcome.sections) == 2
+    )
     again = mixture.run(only=[ONE, MIXTURE], seeds=(0, 1), device="cpu", folder=tmp_path)  # from what was kept
     assert [row.values for row in again.results.rows] == [row.values for row in outcome.results.rows]
     with pytest.raises(InputError, match="gem_mixture, got gem;"):
         mixture.run(only=["gem"])
+
+
+def test_the_verdict_is_about_equal_cost_too():
+    errors = {mixture.ONE: 2.0, mixture.LONGER: 1.6, mixture.MIXTURE: 1.2}
+    rows = [
+        make_row(name, {"family": family, "steps": 10}, MSE, {0: value})
+        for name, value in errors.items()
+        for family in mixture.FAMILIES
+    ]
+    said = mixture.verdict(rows)
+    assert "by 40 % on three modes and 40 % on sines alone, and than" in said
+    assert "times the updates by 25 % on three modes and 25 % on sines alone." in said
+    assert "run both" in mixture.verdict(rows[:2])
 
 
 def test_knowing_the_family_beats_a_smoother_beats_nothing():

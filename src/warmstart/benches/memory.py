@@ -85,7 +85,7 @@ def run(device: str = "auto", progress: Callable[[str], Report] | None = None, o
                     if metric == PEAK or most
                 ]
             for first in (0, 1):
-                against = setting | {"inner_steps": f"{STEPS[-1]} against {STEPS[first]}"}
+                against = setting | {"against": STEPS[first]}
                 found.append(make_row(name, against, GROWTH, {0: peaks[-1] / peaks[first]}, "x"))
             report(i + 1, len(ways), name)
     return make_results("memory", "full", describe(where), " ".join(["warmstart", *sys.argv[1:]]), found)
@@ -96,8 +96,8 @@ def sections(results: Results) -> list[Section]:
     found = []
     for rows in dict.fromkeys(row.setting["rows"] for row in results.rows):
         columns = [Column(f"{k} steps (MiB)", PEAK, {"rows": rows, "inner_steps": k}, 2) for k in STEPS]
-        for label in (f"{STEPS[-1]} against {first}" for first in STEPS[:2]):
-            columns.append(Column(label, GROWTH, {"rows": rows, "inner_steps": label}, 2))
+        for first in STEPS[:2]:
+            columns.append(Column(f"{STEPS[-1]} against {first}", GROWTH, {"rows": rows, "against": first}, 2))
         columns.append(Column(f"noise, {STEPS[-1]} steps", NOISE, {"rows": rows, "inner_steps": STEPS[-1]}, 2))
         found.append(Section(f"{rows} rows a task", table=table(results, columns=columns)))
     return found
