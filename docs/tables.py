@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from warmstart.report import Results, load, markdown, table
+from warmstart.report import Results, load, markdown, plain, table
 
 PAGES = {
     "scratch": ["scratch"],
@@ -23,23 +24,49 @@ PAGES = {
     "pmaml": ["pmaml", "platipus"],
     "kl_chaser": ["kl_chaser"],
 }
+TRIAL = "trial"  # the setting that tells a trial of a search from a score
 NO_RESULTS = "No results have been committed yet.\n"
 
 
 def section(results: Results, methods: Sequence[str] | None = None) -> str:
     """The tables of one result file, one per metric; all of its methods unless told which.
 
-    Every setting of the file is a column, so that what a method was not run on shows.
+    Every setting of the file is a column, so that what a method was not run on shows. Of tuning, the settings that
+    were chosen are shown.
     """
     blocks = [f"**{results.study}, {results.preset}**"]
-    for metric, unit in dict.fromkeys((row.metric, row.unit) for row in results.rows):
-        rows = tuple(row for row in results.rows if row.metric == metric)
+    scored = [row for row in results.rows if TRIAL not in row.setting]
+    for metric, unit in dict.fromkeys((row.metric, row.unit) for row in scored):
+        rows = tuple(row for row in scored if row.metric == metric)
         heading = f"{metric} ({unit})" if unit else metric
         blocks.append(f"{heading}:\n\n{markdown(table(replace(results, rows=rows), methods))}")
+    if len(scored) < len(results.rows):
+        blocks.append(chosen(results, methods))
     commands = ", ".join(f"`{line}`" for line in results.command.splitlines())
     devices = ", ".join(results.device.splitlines())
     versions = ", ".join(f"{name} {' and '.join(version.splitlines())}" for name, version in results.versions.items())
     return "\n\n".join([*blocks, f"{commands} on {devices}, {results.date}; {versions}."]) + "\n"
+
+
+def chosen(results: Results, methods: Sequence[str] | None = None) -> str:
+    """The best trial of each method and family, with how many there were."""
+    trials = [row for row in results.rows if TRIAL in row.setting and (methods is None or row.method in methods)]
+    count = Counter((row.method, row.setting["family"]) for row in trials)
+    lines = [
+        [
+            row.method,
+            *(str(row.setting[key]) for key in ("family", "settings")),
+            f"{row.mean:.3f}" if row.mean == row.mean else "not tuned",
+            str(count[row.method, row.setting["family"]]),
+        ]
+        for row in trials
+        if row.setting[TRIAL] == 0
+    ]
+    if not lines:
+        return "No trials of these methods."
+    return "Settings, chosen on validation tasks:\n\n" + markdown(
+        plain(["method", "family", "settings", trials[0].metric, "trials"], lines)
+    )
 
 
 def page(found: Sequence[Results], methods: Sequence[str] | None = None) -> str:

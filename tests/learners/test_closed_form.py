@@ -104,6 +104,14 @@ def test_reptile():
     torch.testing.assert_close(new.theta["w"], THETA - 0.7 * (THETA - phi).mean(0))
 
 
+def test_reptile_by_minibatches():
+    cfg = reptile.Config(inner="sgd", inner_lr=0.3, inner_steps=2, minibatches=True)
+    learner = reptile.build(point, quadratic, cfg)
+    delta, _ = learner.meta_grad(learner.init({"w": THETA}), tasks(), ())
+    phi = THETA - 0.3 * 2 * (THETA - (S + Q) / 2)  # the rows of coordinate 0 first, then those of coordinate 1
+    torch.testing.assert_close(delta.grad["w"], (THETA - phi).sum(0))
+
+
 def test_reptile_rate_falls_to_zero():
     learner = reptile.build(point, quadratic, reptile.Config(outer_lr=0.8, outer_decay=4))
     state = learner.init({"w": THETA})._replace(done=torch.tensor(3.0))

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from warmstart.core import functional, make_task
 from warmstart.core.trees import leaves, tree_map
 from warmstart.engine.meta import predict_stack
-from warmstart.engine.stage import LOOPED, TRACED
+from warmstart.engine.stage import COMPILED, LOOPED, TRACED
 from warmstart.learners import maml
 from warmstart.models.conv4 import Conv4, fastest_stage
 from warmstart.models.likelihoods import multiclass
@@ -95,6 +95,7 @@ def test_alone_a_query_picture_does_not_feel_the_others():
 
 
 def test_only_large_maps_on_a_cpu_run_task_after_task():
-    assert fastest_stage(torch.device("cpu"), strided=False) is LOOPED
-    assert fastest_stage(torch.device("cpu"), strided=True) is TRACED
-    assert fastest_stage(torch.device("cuda"), strided=False) is TRACED
+    assert fastest_stage(torch.device("cpu"), strided=False, updates=60_000) is LOOPED
+    assert fastest_stage(torch.device("cpu"), strided=True, updates=60_000) is TRACED
+    assert fastest_stage(torch.device("cuda"), strided=False, updates=60_000) is COMPILED
+    assert fastest_stage(torch.device("cuda"), strided=False, updates=100) is TRACED

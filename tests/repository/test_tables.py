@@ -47,6 +47,19 @@ def test_each_metric_has_its_table_and_unit(tables):
     assert text.index("mse:") < text.index("0.500") < text.index("time (s):") < text.index("2.00")
 
 
+def test_of_trials_the_chosen_settings_are_shown(tables):
+    trials = [
+        make_row("maml", {"family": "f", "trial": i, "settings": words}, "validation MSE", {0: value})
+        for i, (words, value) in enumerate([("rate 1", 0.25), ("rate 2", 0.5)])
+    ]
+    text = tables.section(results(mse("maml", 1, 0.5), *trials), ["maml"])
+    assert cells(text)[2:] == [
+        ["method", "family", "settings", "validation MSE", "trials"],
+        ["maml", "f", "rate 1", "0.250", "2"],
+    ]
+    assert "No trials" in tables.section(results(mse("reptile", 1, 0.5), *trials), ["reptile"])
+
+
 def test_a_section_says_how_it_was_run(tables):
     study = results(mse("maml", 1, 0.5))
     text = tables.section(study)

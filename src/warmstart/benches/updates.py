@@ -51,6 +51,8 @@ class Workload(NamedTuple):
     likelihood: Likelihood
     network: Callable[[torch.device], nn.Module]  # what all contenders train
     batches: Callable[[torch.device], list[Feed]]  # what all contenders get, in turn
+    theirs: Callable[[torch.device], nn.Module] | None = None  # the network as peers write it, where ours differs
+    on_cpu: bool = True  # on a CUDA device, compare with the loop on the CPU too
 
 
 class Way(NamedTuple):
@@ -91,7 +93,7 @@ def compare(
     plan: Plan,
     ways: Ways,
 ) -> Results:
-    """Times, first calls and ratios; on a CUDA device also against the loop on the CPU. `bench` names the module."""
+    """Times, first calls and ratios; on CUDA mostly also against the loop on the CPU. `bench` names the module."""
     where = choose_device(device)
     bar = progress or (lambda label: silent)
     rows: list[Row] = []
@@ -126,8 +128,9 @@ def measure(
 
 
 def rivals(workload: Workload, device: torch.device) -> tuple[list[Contender], list[str]]:
-    """The loop on the device and on the CPU, and on a CPU the packages; and those that are not installed."""
-    found = [_rival(workload, LOOP, LOOP, place) for place in dict.fromkeys((device, CPU))]
+    """The loop on the device and mostly on the CPU, and on a CPU the packages; and those that are not installed."""
+    places = dict.fromkeys((device, CPU) if workload.on_cpu else (device,))
+    found = [_rival(workload, LOOP, LOOP, place) for place in places]
     packages = [name for name in workload.peers if name != LOOP] if device == CPU else []
     versions = {name: peers.installed(name) for name in packages}
     found += [_rival(workload, name, f"{name} {number}", device) for name, number in versions.items() if number]
@@ -166,8 +169,10 @@ def first_call(bench: str, workload: str, way: str, device: str) -> float:
 def _rival(workload: Workload, name: str, peer: str, device: torch.device) -> Contender:
     feeds = [peers.separate(feed.tasks) for feed in workload.batches(device)]
 
+    network = workload.theirs or workload.network
+
     def begin() -> Callable[[], object]:
-        update, fed = workload.peers[name](workload.network(device), workload.config), cycle(feeds)
+        update, fed = workload.peers[name](network(device), workload.config), cycle(feeds)
         return lambda: update(next(fed))
 
     return Contender(name, device, begin, peer)

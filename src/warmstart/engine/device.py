@@ -1,10 +1,24 @@
-"""Which device to use."""
+"""Which device to use, and how precisely it multiplies."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 
 from warmstart.core import InputError
+
+
+@contextmanager
+def fast_products(device: torch.device) -> Iterator[None]:
+    """On a GPU products of float32 matrices may be rounded to bfloat16 first; they add up in float32."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium" if device.type == "cuda" else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def choose_device(name: str = "auto") -> torch.device:

@@ -15,6 +15,10 @@ _FILLED: dict[Any, int] = {aten.ones_like.default: 1, aten.zeros_like.default: 0
 _VIEWS = {*_RESHAPES, aten.transpose.int, aten.t.default, aten.unsqueeze.default, aten.permute.default}
 
 
+def mutates(target: Any) -> bool:
+    return isinstance(target, torch._ops.OpOverload) and target._schema.is_mutable
+
+
 def simplify(program: fx.GraphModule) -> fx.GraphModule:
     """Drop operations that do nothing and compute equal ones once. All of them are pure."""
     seen: dict[Any, fx.Node] = {}

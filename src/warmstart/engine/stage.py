@@ -22,7 +22,7 @@ from torch.func import functionalize, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from warmstart.core.trees import Tree, add, flatten, leaves, stack, take, unflatten
-from warmstart.engine.recording import cut, simplify
+from warmstart.engine.recording import cut, mutates, simplify
 
 F = TypeVar("F", bound=Callable[..., Any])
 Program = Callable[..., Any]
@@ -182,8 +182,10 @@ def record(fn: Callable[..., Tree], inputs: list[Tensor], structure: Any) -> tup
 
     # copies: make_fx merges inputs that are one tensor object
     example = [leaf.detach().clone(memory_format=torch.contiguous_format) for leaf in inputs]
-    # without mutation, since equal operations are computed once
-    return simplify(make_fx(functionalize(flat))(*example)), example, found[0]
+    graph = make_fx(flat)(*example)
+    if any(mutates(node.target) for node in graph.graph.nodes):
+        graph = make_fx(functionalize(graph))(*example)  # since equal operations are computed once
+    return simplify(graph), example, found[0]
 
 
 def _inductor(graph: fx.GraphModule, example: list[Tensor]) -> Program:

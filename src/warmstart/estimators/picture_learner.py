@@ -176,7 +176,7 @@ class PictureLearner:
         plan = self.plan
         if hasattr(cfg, "outer_decay") and cfg.outer_decay == 0:
             cfg = dataclasses.replace(cfg, outer_decay=plan.steps)
-        stage = TRACED if self.method == "protonet" else fastest_stage(device, design.strided)
+        stage = TRACED if self.method == "protonet" else fastest_stage(device, design.strided, plan.steps)
         learner, state = assemble(self.method, cfg, images.shape, design, self.way, stage, self.seed)
         training, validation = (take_classes(images, part).to(device) for part in split[:2])
         judged = min(self.way, len(validation.names))

@@ -21,10 +21,11 @@ from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params
 from warmstart.core.trees import add, expand, scale, tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last, value_and_grad
+from warmstart.maths import solve
 from warmstart.maths.descent import Inner, finish
 from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, Info, State, outer
-from warmstart.maths.solve import conjugate_gradient
+from warmstart.maths.solve import Solving
 
 
 @dataclass(frozen=True)
@@ -71,20 +72,20 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     def predict(state: State, adapted: Params, x: Tree, noise: Tree) -> Any:
         return Prediction(likelihood.mean(model.apply(adapted, x)))
 
-    def solve(nothing: Tree, phi: Params, support: Batch, target: Params) -> Params:
-        """(I + (H + damping) / prox)^-1 target, for one task."""
+    def advance(nothing: Tree, at: Solving, phi: Params, support: Batch) -> Solving:
+        """One step towards (I + (H + damping) / prox)^-1 cotangent, for one task."""
 
         def curved(v: Params) -> Params:
             (product,) = vjp(lambda p: grad(loss)(p, support), phi)[1](v)  # H is symmetric
             image: Params = add(scale(v, 1 + cfg.damping / cfg.prox), scale(product, 1 / cfg.prox))
             return image
 
-        solution: Params = conjugate_gradient(curved, target, cfg.solve_steps)
-        return solution
+        return solve.advance(curved, at)
 
     ahead = last(descend, stage)
     judged = value_and_grad(lambda nothing, phi, query: loss(phi, query), stage)
-    solved = stage.stack(solve)
+    begun = stage.stack(lambda nothing, cotangent: solve.begin(cotangent))
+    advanced = stage.stack(advance)
 
     def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
         count = len(tasks.key)
@@ -93,7 +94,10 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         inner = ahead(state.theta, first, tasks.support, (), cfg.inner_steps)
         value, _, cotangent = judged((), inner.phi, tasks.query)
         if cfg.solve_steps:
-            cotangent = solved((), inner.phi, tasks.support, cotangent)
+            at = begun((), cotangent)
+            for _ in range(cfg.solve_steps):
+                at = advanced((), at, inner.phi, tasks.support)
+            cotangent = at.x
         return Delta(tree_map(lambda leaf: leaf.sum(0), cotangent)), Info(value)
 
     return Learner(out.init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps)

@@ -1,6 +1,6 @@
 """Reptile: move the initialisation towards where each task's descent ends.
 
-    phi_t = descend(theta; support_t and query_t)              (inner_steps times)
+    phi_t = descend(theta; support_t and query_t)              (inner_steps times, all rows or a share of them each)
     theta <- theta - outer_lr * sum_t (theta - phi_t) / count
 
 Nichol, Achiam and Schulman, 2018. Differs from the paper: see docs/methods/reptile.md.
@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from warmstart.core import Batch, Learner, Likelihood, Model, Params, Task, Tree, task_loss
-from warmstart.core.trees import expand, scale, tree_map, zeros_like
+from warmstart.core.trees import expand, scale, take, tree_map, zeros_like
 from warmstart.engine.stage import PLAIN, Stage
-from warmstart.engine.unroll import last
 from warmstart.maths.descent import Inner, descent, finish
 from warmstart.maths.optim import descend, linear, named
 from warmstart.maths.outer import Delta, Info
@@ -29,6 +28,7 @@ class Config:
     inner_steps: int = 5  # of training
     test_steps: int = 10  # of adaptation, unless the caller says otherwise
     inner: str = "adam"  # sgd, momentum or adam
+    minibatches: bool = False  # in training each inner step sees its own share of the rows, not all of them
     outer_lr: float = 1.0
     outer_decay: int = 0  # updates over which outer_lr falls to zero in a straight line; 0 keeps it
 
@@ -56,24 +56,30 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     def start(state: State, descriptor: Tree) -> Inner:
         return inner_loop.start(model.split(state.theta)[0])
 
-    def towards(slow: Params, inner: Inner, batch: Batch, noise: Tree) -> Inner:
+    def one(slow: Params, inner: Inner, batch: Batch, noise: Tree) -> Inner:
         return inner_loop.step(slow, inner, batch, cfg.inner_lr)
 
     def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
-        return towards(model.split(state.theta)[1], inner, batch, noise)
+        return one(model.split(state.theta)[1], inner, batch, noise)
 
     def predict(state: State, adapted: Params, x: Tree, noise: Tree) -> Any:
         return inner_loop.predict(model.split(state.theta)[1], adapted, x)
 
-    ahead = last(towards, stage)
+    towards = stage.stack(one)
+
+    def share(k: int) -> slice:
+        """The rows of inner step k: every so many-th, since rows may come by class."""
+        return slice(k, None, cfg.inner_steps) if cfg.minibatches else slice(None)
+
     judged = stage.stack(lambda slow, phi, query: loss({**slow, **phi}, query))
 
     def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
         fast, slow = model.split(state.theta)
         count = len(tasks.key)
         rows = tree_map(lambda s, q: torch.cat([s, q], 1), tasks.support, tasks.query)
-        first = Inner(expand(fast, count), expand(inner_loop.start(fast).opt, count))
-        inner = ahead(slow, first, rows, (), cfg.inner_steps)
+        inner = Inner(expand(fast, count), expand(inner_loop.start(fast).opt, count))
+        for k in range(cfg.inner_steps):
+            inner = towards(slow, inner, take(rows, (slice(None), share(k))), ())
         away = tree_map(lambda theta, phi: count * theta - phi.sum(0), fast, inner.phi)
         return Delta({**zeros_like(slow), **away}), Info(judged(slow, inner.phi, tasks.query).sum(0))
 

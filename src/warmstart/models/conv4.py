@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from warmstart.engine.stage import LOOPED, TRACED, Stage
+from warmstart.engine.stage import COMPILED, LOOPED, TRACED, Stage
+from warmstart.models.convolution import Convolution, convolve
 
 BLOCKS = 4
 EPSILON = 1e-5
@@ -20,9 +21,9 @@ EPSILON = 1e-5
 class Block(nn.Module):
     """3x3 convolution, batch statistics over the real pictures, scale and shift, ReLU, halved."""
 
-    def __init__(self, inputs: int, filters: int, strided: bool) -> None:
+    def __init__(self, inputs: int, filters: int, strided: bool, convolution: Convolution) -> None:
         super().__init__()
-        self.strided = strided
+        self.strided, self.convolution = strided, convolution
         self.weight = nn.Parameter(torch.empty(filters, inputs, 3, 3))
         nn.init.xavier_uniform_(self.weight)
         self.scale = nn.Parameter(torch.ones(filters))
@@ -30,12 +31,13 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, share: Tensor) -> Tensor:
         """`share` [n] of each picture in the statistics: 1 / count, 0 for padding."""
-        x = F.conv2d(x, self.weight, stride=2 if self.strided else 1, padding=1)
-        each = x.mean((2, 3))  # [n, f]
-        mean = share @ each
-        second = share @ ((x - mean[:, None, None]) ** 2).mean((2, 3))
+        x = self.convolution(x, self.weight, 2 if self.strided else 1)
+        weight = share[:, None]
+        mean = (weight * x.mean((2, 3))).sum(0)
+        x = x - mean[:, None, None]
+        second = (weight * (x**2).mean((2, 3))).sum(0)
         factor = self.scale * torch.rsqrt(second + EPSILON)
-        x = F.relu((x - mean[:, None, None]) * factor[:, None, None] + self.shift[:, None, None])
+        x = F.relu(x * factor[:, None, None] + self.shift[:, None, None])
         return x if self.strided else F.max_pool2d(x, 2)
 
 
@@ -47,10 +49,18 @@ class Conv4(nn.Module):
     torch.Size([3, 5])
     """
 
-    def __init__(self, shape: tuple[int, int, int], outputs: int, filters: int = 64, strided: bool = True) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        outputs: int,
+        filters: int = 64,
+        strided: bool = True,
+        convolution: Convolution = convolve,
+    ) -> None:
         super().__init__()
         channels, height, width = shape
-        self.blocks = nn.ModuleList(Block(channels if i == 0 else filters, filters, strided) for i in range(BLOCKS))
+        inputs = [channels] + [filters] * (BLOCKS - 1)
+        self.blocks = nn.ModuleList(Block(n, filters, strided, convolution) for n in inputs)
         for _ in range(BLOCKS):
             height, width = ((height + 1) // 2, (width + 1) // 2) if strided else (height // 2, width // 2)
         self.head = nn.Linear(filters if strided else filters * height * width, outputs)
@@ -69,6 +79,11 @@ class Conv4(nn.Module):
         return scores
 
 
-def fastest_stage(device: torch.device, strided: bool) -> Stage:
+LONG = 10_000  # updates that make up for compiling, which takes a minute and then runs three times as fast
+
+
+def fastest_stage(device: torch.device, strided: bool, updates: int) -> Stage:
     """How a stack of these networks runs best: on a CPU large maps do so one task after another."""
-    return LOOPED if device.type == "cpu" and not strided else TRACED
+    if device.type == "cuda":
+        return COMPILED if updates >= LONG else TRACED
+    return TRACED if strided else LOOPED

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -14,7 +15,7 @@ from torch import Tensor
 from warmstart.baselines import linear_head, nearest_centroid, protonet
 from warmstart.core import Batch, InputError, Learner, Prediction, Task, functional
 from warmstart.core.trees import concat, flatten, leaves, take, to_device, unflatten
-from warmstart.engine.device import choose_device
+from warmstart.engine.device import choose_device, fast_products
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
@@ -34,7 +35,7 @@ from warmstart.training.train import Plan, train
 ACCURACY, ALONE, NLL, ECE, MCE = "accuracy", "accuracy, alone", "NLL", "ECE", "MCE"
 BASELINES = ("nearest_centroid", "linear_head", "protonet")
 TEST, VALIDATION = 30_000, 40_000  # seeds of the episodes
-CHUNK = {"cpu": 1, "cuda": 50}  # test tasks at once: on a CPU stacked convolutions gain nothing
+CHUNK = {"cpu": 1, "cuda": 100}  # test tasks at once: on a CPU stacked convolutions gain nothing
 BLOCK = 4  # meta-batches drawn at a time
 
 
@@ -56,6 +57,10 @@ class Setting(NamedTuple):
     @property
     def label(self) -> str:
         return f"{self.way}-way {self.shot}-shot"
+
+    @property
+    def short(self) -> str:
+        return f"{self.way}w{self.shot}s"
 
 
 class Size(NamedTuple):
@@ -126,30 +131,30 @@ def run_study(
     where = choose_device(device)
     bar = progress or (lambda label: silent)
     known = [*BASELINES, *(name for name in learners if name not in BASELINES)]
-    unknown = [name for name in only if name not in known]
+    may = [*known, *(setting.short for setting in size.settings)]
+    unknown = [name for name in only if name not in may]
     if unknown:
-        raise InputError(f"methods among {', '.join(known)}", unknown[0], "name some of them")
-    names = list(only) or list(size.methods)
+        raise InputError(f"methods or settings among {', '.join(may)}", unknown[0], "name some of them")
+    names = [name for name in only if name in known] or list(size.methods)
+    settings = [setting for setting in size.settings if setting.short in only] or list(size.settings)
     parts = Parts(*(part.to(where) for part in pictures))
     found: dict[tuple[str, Setting], dict[int, Judged]] = {}
-    for setting in size.settings:
+    for setting, name, seed in itertools.product(settings, names, seeds):
         test = sampler(parts.test, setting.way, setting.shot, size.query)(size.tests, generator(TEST, setting.way))
-        for name in names:
-            for seed in seeds:
-                report = bar(f"{name}, {setting.label}, seed {seed}")
-                place = f"{size.plan.steps}-{name}-{setting.way}-{setting.shot}-{seed}"
-                kept = None if folder is None else folder / place
-                try:
-                    predict, alone = fit(name, learners, parts, setting, size, network, seed, where, report, kept)
-                except InputError as error:
-                    if "finite loss" not in str(error):
-                        raise
-                    found.setdefault((name, setting), {})[seed] = diverged(test)
-                    continue
-                found.setdefault((name, setting), {})[seed] = judge(predict, alone, test, where)
+        report = bar(f"{name}, {setting.label}, seed {seed}")
+        kept = None if folder is None else folder / f"{size.plan.steps}-{name}-{setting.short}-{seed}"
+        try:
+            with fast_products(where):
+                predict, alone = fit(name, learners, parts, setting, size, network, seed, where, report, kept)
+                judged = judge(predict, alone, test, where)
+        except InputError as error:
+            if "finite loss" not in str(error):
+                raise
+            judged = diverged(test)
+        found.setdefault((name, setting), {})[seed] = judged
     rows = [row for key, by_seed in found.items() for row in rows_of(*key, by_seed, published)]
     results = make_results(study, preset, str(where), " ".join(["warmstart", *sys.argv[1:]]), rows)
-    return Outcome(results, sections(results, size.settings, found), verdict(rows, size.settings[0]))
+    return Outcome(results, sections(results, settings, found), verdict(rows, settings[0]))
 
 
 def fit(
@@ -166,7 +171,7 @@ def fit(
 ) -> tuple[Predictor, Predictor]:
     """A trained method as it predicts a task's query pictures together, and each alone."""
     way, shot = setting
-    stage = fastest_stage(device, network.strided)
+    stage = fastest_stage(device, network.strided, size.plan.steps)
     if name == "nearest_centroid":
         drawn = nearest_centroid.Config(way=way, shot=shot, query=size.query)
         predict = nearest_centroid.fit(parts.train, way, drawn, seed)

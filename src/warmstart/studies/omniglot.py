@@ -60,7 +60,7 @@ LEARNERS = entries(
         "scratch": lambda way: scratch.Config(inner_lr=0.01, test_steps=50),
         "maml": lambda way: maml.Config(**_descent(way)),
         "fomaml": lambda way: maml.Config(**_descent(way), first_order=True),
-        "reptile": lambda way: reptile.Config(inner_lr=1e-3, inner_steps=5, test_steps=50, outer_lr=1.0),
+        "reptile": lambda way: reptile.Config(inner_lr=0.4, inner="sgd", minibatches=True, test_steps=50),
         "imaml": lambda way: _implicit(solve_steps=5),
         "imaml, plain gradient": lambda way: _implicit(solve_steps=0),
         "meta_sgd": lambda way: meta_sgd.Config(inner_lr=0.1, inner_steps=1 if way <= 5 else 3),
@@ -81,7 +81,7 @@ SIZES = {
     "full": Size(
         ALL,
         (Setting(5, 1), Setting(5, 5), Setting(20, 1), Setting(20, 5)),
-        Plan(steps=60_000, every=1000, patience=15),
+        Plan(steps=30_000, every=1000, patience=15),
         tests=1000,
         looks=200,
         query=15,

@@ -8,36 +8,29 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from warmstart.core import InputError, Learner, Model, Task, functional
+from warmstart.core import InputError, Learner, Task
 from warmstart.core.trees import to_device
 from warmstart.engine.device import choose_device
-from warmstart.engine.kernels import FUSED
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
-from warmstart.engine.stage import TRACED
 from warmstart.learners import empirical_bayes, imaml, maml, meta_sgd, pretrain, reptile, scratch
 from warmstart.metrics.errors import squared_error
-from warmstart.models.likelihoods import squared
-from warmstart.models.mlp import MLP, seeded
 from warmstart.report import Column, Row, make_results, make_row, table
 from warmstart.report.figures import Adaptation, Curve, adaptations, curves, error_curves
 from warmstart.report.page import Outcome, Section
+from warmstart.studies.sines import Training, conditioned, fit
 from warmstart.tasks import sine
-from warmstart.training.sources import from_family
-from warmstart.training.train import Plan, train
 
 STEPS = (0, 1, 5, 10)
 SHOTS = (5, 10)
 TEST = 20_000  # seed of the test tasks
-TOGETHER = 50  # updates in one CUDA graph
 PAPER = {
     ("maml", 1): 0.67,
     ("maml", 5): 0.38,
@@ -67,7 +60,7 @@ ENTRIES = {
     "imaml": Entry(imaml.build, imaml.Config(inner_lr=0.01, inner_steps=16, prox=2.0, solve_steps=5, damping=1.0)),
     "meta_sgd": Entry(meta_sgd.build, meta_sgd.Config(inner_lr=0.01, inner_steps=1)),
     "empirical_bayes": Entry(
-        empirical_bayes.build, empirical_bayes.Config(components=1, rank=8, weight_decay=0.0, outer_lr=1e-3)
+        conditioned, empirical_bayes.Config(components=1, rank=8, weight_decay=0.0, outer_lr=1e-3)
     ),
 }
 
@@ -105,9 +98,11 @@ def run(
         for name in names:
             for seed in seeds:
                 try:
-                    learner, state = fit(
-                        name, shot, seed, size, where, bar(f"{name}, {shot} points, seed {seed}"), folder
-                    )
+                    report = bar(f"{name}, {shot} points, seed {seed}")
+                    kept = None if folder is None else folder / f"{size.iterations}-{name}-{shot}-{seed}"
+                    training = Training(sine.DEFAULT, shot, size.iterations, size.tasks, size.query)
+                    entry = ENTRIES[name]
+                    learner, state = fit(entry.build, entry.config, training, seed, where, report, kept, entry.fast)
                 except InputError:  # diverged, which is a result
                     for steps in STEPS:
                         errors.setdefault((name, shot, steps), {})[seed] = torch.full((size.tests,), float("nan"))
@@ -125,46 +120,6 @@ def run(
     rows = [_row(*key, by_seed) for key, by_seed in errors.items()]
     results = make_results("sine", preset, str(where), " ".join(["warmstart", *sys.argv[1:]]), rows)
     return Outcome(results, sections(rows, results, shown), verdict(rows))
-
-
-def fit(
-    name: str,
-    shot: int,
-    seed: int,
-    size: Preset,
-    device: torch.device,
-    bar: Report = silent,
-    folder: Path | None = None,
-) -> tuple[Learner, Any]:
-    """Train one learner on fresh sines; no test task is looked at."""
-    entry = ENTRIES[name]
-    stage = FUSED if device.type == "cuda" else TRACED
-    with seeded(seed):
-        model: Model = functional(MLP(1, (40, 40), 1), entry.fast)
-    config = entry.config
-    if hasattr(config, "outer_decay"):
-        config = replace(config, outer_decay=size.iterations)
-    if name == "empirical_bayes":
-        learner = entry.build(model, squared, config, None, stage)
-    else:
-        learner = entry.build(model, squared, config, stage)
-    state = to_device(learner.init(model.params), device)
-    if name == "scratch":
-        return learner, state
-    together = TOGETHER if device.type == "cuda" else 1
-    source = from_family(
-        lambda count, draw: sine.draw(sine.DEFAULT, count, shot, size.query, draw),
-        size.tasks,
-        seed,
-        learner.noise,
-        device,
-        block=TOGETHER,
-        together=together > 1,
-    )
-    steps = size.iterations // together
-    plan = Plan(steps=steps, tasks=size.tasks, every=max(steps // 70, 10), together=together)
-    kept = None if folder is None else folder / f"{size.iterations}-{name}-{shot}-{seed}"
-    return learner, train(learner, state, source, plan, stage=stage, folder=kept, progress=bar).state
 
 
 def judge(learner: Learner, state: Any, test: Task, steps: int) -> Tensor:

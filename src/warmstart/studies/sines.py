@@ -1,0 +1,77 @@
+"""What the sine studies share: one learner, trained on fresh sines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from warmstart.core import Learner, Likelihood, Model, functional
+from warmstart.core.trees import to_device
+from warmstart.engine.kernels import FUSED
+from warmstart.engine.loop import Report, silent
+from warmstart.engine.stage import TRACED, Stage
+from warmstart.learners import empirical_bayes
+from warmstart.models.likelihoods import squared
+from warmstart.models.mlp import MLP, seeded
+from warmstart.tasks import sine
+from warmstart.training.sources import from_family
+from warmstart.training.train import Plan, train
+
+TOGETHER = 50  # updates in one CUDA graph
+NOISY = 5  # updates drawn at a time on a CPU for a learner that takes noise, of which there is much
+
+
+class Training(NamedTuple):
+    """On what and how long."""
+
+    family: sine.Family
+    shot: int
+    iterations: int
+    tasks: int = 25
+    query: int = 10
+
+
+def conditioned(model: Model, likelihood: Likelihood, config: empirical_bayes.Config, stage: Stage) -> Learner:
+    """Empirical Bayes as the others are built: sines have no descriptor."""
+    return empirical_bayes.build(model, likelihood, config, None, stage)
+
+
+def fit(
+    build: Callable[..., Learner],
+    config: Any,
+    training: Training,
+    seed: int,
+    device: torch.device,
+    bar: Report = silent,
+    folder: Path | None = None,
+    fast: str = "*",
+    stage: Stage | None = None,
+) -> tuple[Learner, Any]:
+    """A trained learner and its state; no test task is looked at. With a folder it goes on where it stopped."""
+    on_gpu = device.type == "cuda"
+    stage = stage or (FUSED if on_gpu else TRACED)
+    with seeded(seed):
+        model = functional(MLP(1, (40, 40), 1), fast)
+    if hasattr(config, "outer_decay"):
+        config = replace(config, outer_decay=training.iterations)
+    learner = build(model, squared, config, stage)
+    state = to_device(learner.init(model.params), device)
+    if not hasattr(config, "outer_lr"):  # nothing to train
+        return learner, state
+    together = TOGETHER if on_gpu else 1
+    source = from_family(
+        lambda count, draw: sine.draw(training.family, count, training.shot, training.query, draw),
+        training.tasks,
+        seed,
+        learner.noise,
+        device,
+        block=NOISY if learner.noise.train and not on_gpu else TOGETHER,
+        together=on_gpu,
+    )
+    steps = training.iterations // together
+    plan = Plan(steps=steps, tasks=training.tasks, every=max(steps // 70, 10), together=together)
+    return learner, train(learner, state, source, plan, stage=stage, folder=folder, progress=bar).state

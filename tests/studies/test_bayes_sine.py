@@ -1,0 +1,99 @@
+"""The scores of the sine study against draws and a hand-made predictor, and the studies from end to end."""
+
+import math
+
+import pytest
+import torch
+
+from warmstart.core import InputError, Prediction
+from warmstart.engine.noise import generator
+from warmstart.metrics.errors import squared_error
+from warmstart.studies import bayes_sine, inner_steps
+from warmstart.studies.bayes_sine import COVERAGE, MSE, NLL, OWN_COVERAGE, OWN_NLL, TUNING, WIDTH, judge
+from warmstart.studies.bayes_sine_rows import ENTRIES, GP, Smoother, smooth
+from warmstart.tasks import sine
+
+
+@pytest.fixture(scope="module")
+def tasks():
+    return [sine.draw(sine.CHALLENGING, 300, 10, 40, generator(seed)) for seed in (1, 2)]
+
+
+def test_the_smoother_is_a_gaussian_process(tasks):
+    """Against the joint normal of support and query rows, conditioned by its precision matrix."""
+    cfg = Smoother(length=0.8, amplitude=2.0, noise=0.2)
+    one = tasks[0].support.x[0, :, 0].double(), tasks[0].query.x[0, :, 0].double()
+    x = torch.cat(one)
+    joint = 4 * torch.exp(-0.5 * ((x[:, None] - x) / 0.8) ** 2) + 0.04 * torch.eye(len(x))
+    for row in (0, 7):
+        keep = [*range(10), 10 + row]
+        precision = torch.linalg.inv(joint[keep][:, keep])
+        variance = 1 / precision[-1, -1]
+        mean = -variance * precision[-1, :-1] @ tasks[0].support.y[0].double()
+        said = smooth(cfg, tasks[0])
+        torch.testing.assert_close(said.mean[0, row].double(), mean, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(said.variance[0, row].double(), variance, rtol=1e-4, atol=1e-4)
+
+
+def test_scores_do_not_depend_on_the_unit_of_a_methods_spread(tasks):
+    """Predictions that are the truth plus noise of 0.7, with a spread that is right up to a factor."""
+    validation, test = tasks
+
+    def predict(factor):
+        def call(task, steps):
+            e = torch.randn(task.query.y.shape, generator=generator(int(task.key[0]) % 1000))
+            return Prediction(task.query.y + 0.7 * e, torch.full_like(e, (0.7 * factor) ** 2))
+
+        return call
+
+    honest, boastful = (judge(predict(factor), validation, test) for factor in (1.0, 0.5))
+    for metric in (MSE, NLL, COVERAGE, WIDTH):
+        torch.testing.assert_close(honest[metric, 10], boastful[metric, 10], rtol=1e-3, atol=1e-3)
+    assert float(honest[NLL, 10].mean()) == pytest.approx(0.5 * math.log(2 * math.pi * math.e * 0.49), abs=0.02)
+    assert float(honest[COVERAGE, 10].mean()) == pytest.approx(90, abs=1.5)
+    assert float(honest[WIDTH, 10].mean()) == pytest.approx(2 * 1.645 * 0.7, rel=0.03)
+    assert float(honest[OWN_COVERAGE, 10].mean()) == pytest.approx(90, abs=1.5)
+    assert float(boastful[OWN_COVERAGE, 10].mean()) == pytest.approx(58.9, abs=1.5)  # of 0.82 standard deviations
+    assert float(boastful[OWN_NLL, 10].mean()) > float(honest[OWN_NLL, 10].mean()) + 0.5
+
+
+def test_a_point_method_gets_its_spread_from_validation_tasks_and_divergence_is_a_result(tasks):
+    found = judge(lambda task, steps: Prediction(torch.zeros_like(task.query.y)), *tasks)
+    assert (OWN_NLL, 10) not in found
+    spread = squared_error(torch.zeros_like(tasks[0].query.y), tasks[0].query).mean()
+    expected = 0.5 * (torch.log(2 * math.pi * spread) + found[MSE, 0] / spread)
+    torch.testing.assert_close(found[NLL, 0], expected)
+    assert judge(None, *tasks)[MSE, 10].isnan().all()
+
+
+def test_every_trial_is_a_configuration_of_its_learner():
+    for entry in ENTRIES.values():
+        assert all(hasattr(entry.config, key) for key in entry.space)
+
+
+def test_the_study_tunes_trains_and_pairs(monkeypatch, tmp_path):
+    size = bayes_sine.Preset(("gem_bml_plus", "maml"), ("default",), 4, 2, 2, 20, 3)
+    monkeypatch.setitem(bayes_sine.PRESETS, "quick", size)
+    outcome = bayes_sine.run(seeds=(0, 1), device="cpu", folder=tmp_path)
+    rows = outcome.results.rows
+    assert sum(row.metric == TUNING and row.method == "maml" for row in rows) == 2
+    assert {row.method for row in rows} >= {"gem_bml_plus", "maml", GP, "gem_bml_plus less maml"}
+    pair = next(row for row in rows if row.metric == "MSE difference")
+    ours, theirs = (
+        next(r for r in rows if r.method == name and r.metric == MSE and r.setting["steps"] == 10)
+        for name in ("gem_bml_plus", "maml")
+    )
+    assert pair.mean == pytest.approx(ours.mean - theirs.mean, abs=1e-5) and pair.seeds == (0, 1)
+    assert bayes_sine.run(seeds=(0, 1), device="cpu", folder=tmp_path).results.rows == rows
+    with pytest.raises(InputError, match="methods among"):
+        bayes_sine.run(only=["nobody"])
+
+
+def test_inner_steps_are_those_of_training(monkeypatch):
+    monkeypatch.setitem(inner_steps.PRESETS, "quick", inner_steps.Preset(3, 20, 2))
+    outcome = inner_steps.run(only=["fomaml"], device="cpu")
+    at = {(row.setting["inner_steps"], row.setting["steps"]): row.mean for row in outcome.results.rows}
+    assert len(at) == 18 and at[1, 10] != at[2, 10] != at[3, 10]
+    assert float(inner_steps.FAMILY.bounds[0, 2, 1]) == 1.0 and inner_steps.FAMILY.noise == 0
+    with pytest.raises(InputError, match="methods among"):
+        inner_steps.run(only=["nobody"])
