@@ -75,6 +75,8 @@ LEARNERS = {
     "gem-joint": Case(
         gem.build, gem.Config(**inferred, plus=False, joint=True, natural=False, inner="adam"), "squared"
     ),
+    "gem-newton": Case(gem.build, gem.Config(**inferred, inner="newton", joint=True)),
+    "gem-newton-onward": Case(gem.build, gem.Config(**inferred, inner="newton", plus=False), "squared"),
     "gem-local": Case(gem.build, gem.Config(**inferred, estimator="local"), placed=True),
     "gem-flipout": Case(gem.build, gem.Config(**inferred, estimator="flipout", joint=True), "multiclass", placed=True),
     "bmaml": Case(bmaml.build, bmaml.Config(**stein, leader_steps=2, noise=0.6, spread=0.3)),

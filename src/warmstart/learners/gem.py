@@ -26,6 +26,7 @@ from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last
 from warmstart.maths.expectation import expectation
 from warmstart.maths.mean_field import Gaussian, expected_score
+from warmstart.maths.newton import linearised, newton
 from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, Info, State, outer
 from warmstart.maths.prior import (
@@ -47,10 +48,10 @@ class Config:
     plus: bool = True  # the likelihood of the query given the support; False: the marginal likelihood of all rows
     joint: bool = False  # q2 from all rows at once instead of from q1 and the query rows
     natural: bool = True  # times the inverse Fisher matrix of the prior: steps in units of its own width
+    inner: str = "sgd"  # momentum or adam; or newton, by `maths.newton`, which has no use for the next line and draws
     inner_lr: float = 1e-3
     inner_steps: int = 5  # of each posterior in training
     test_steps: int = 10  # of adaptation, unless the caller says otherwise
-    inner: str = "sgd"  # sgd, momentum or adam
     samples: int = 5  # draws in an inner step
     predictions: int = 20  # draws in a prediction
     estimator: str = "weights"  # local or flipout: noise of its own for every row, in `maths.expectation`
@@ -86,6 +87,10 @@ Merge: TypeAlias = Callable[[State, Posteriors], Delta]
 
 
 def _parts(model: Model, likelihood: Likelihood, cfg: Config) -> tuple[Inference, Prior]:
+    if cfg.inner == "newton":
+        infer = newton(model, likelihood, cfg.noise, cfg.kl_weight)
+        common = learned_prior(model, likelihood, infer, rate=1.0, noise=cfg.noise, unrolled=False)
+        return infer, linearised(common, model, likelihood, cfg.noise, cfg.kl_weight)
     infer = inference(expectation(model, likelihood, cfg.noise, cfg.estimator), named(cfg.inner), cfg.kl_weight)
     return infer, learned_prior(model, likelihood, infer, rate=cfg.inner_lr, noise=cfg.noise, unrolled=False)
 
