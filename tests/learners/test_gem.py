@@ -105,6 +105,23 @@ def test_inner_loops_that_converge_give_the_exact_gradient(joint):
         torch.testing.assert_close(-delta.grad[part], slope, rtol=1e-6, atol=1e-7)
 
 
+@pytest.mark.parametrize("plus", [True, False], ids=["plus", "marginal"])
+def test_one_gauss_newton_step_gives_the_exact_gradient_of_any_linear_model(plus):
+    """Inputs are correlated, so the posterior is not diagonal: its marginal variances are what the gradient needs."""
+    model, mean, log_sd = linear()
+    task = make_task(
+        make_batch(torch.randn(TASKS, 5, INPUTS) + 0.5, torch.randn(TASKS, 5) + 0.7),
+        make_batch(torch.randn(TASKS, 2, INPUTS), torch.randn(TASKS, 2) - 0.4),
+    )
+    cfg = Config(plus=plus, joint=True, natural=False, inner="newton", noise=NOISE, inner_steps=1)
+    learner = gem.build(model, squared, cfg)
+    state = learner.init(model.params)._replace(theta={"mean": mean, "log_sd": log_sd})
+    delta, _ = learner.meta_grad(state, task, train_noise(learner.noise, TASKS, generator(0)))
+    slopes = torch.func.grad(objective(plus, task), argnums=(0, 1))(mean, log_sd)
+    for part, slope in zip(("mean", "log_sd"), slopes, strict=True):
+        torch.testing.assert_close(-delta.grad[part], slope, rtol=1e-8, atol=1e-10)
+
+
 def test_the_bound_of_the_query_is_the_difference_of_two():
     model, mean, log_sd = linear()
     task = tasks()

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import grad, jvp, vmap
 
 from warmstart.core import Batch, Likelihood, Model, Params, Prediction, Tree, task_log_likelihood
-from warmstart.core.trees import pack, unpack
+from warmstart.core.trees import unpack
 from warmstart.maths.curvature import gauss_newton_root, jacobian
 from warmstart.maths.mean_field import Gaussian, bounded, kl
 from warmstart.maths.outer import State
@@ -94,6 +94,7 @@ def linearised(common: Prior, model: Model, likelihood: Likelihood, noise: float
         sd = prior_of(state.theta).log_sd.exp()
         counted = batch._replace(w=batch.w * inner.opt)
         c = root({}, unpack(inner.q.mean, model.params), counted) * (sd / math.sqrt(kl_weight))
+        c = torch.nan_to_num(c, 0.0, 0.0, 0.0)  # where a training went wrong; eigenvalues refuse it
         squares, vectors = torch.linalg.eigh(c @ c.mT)  # rising
         w = (vectors * torch.rsqrt(1 + squares.clamp(min=0))).mT @ c
         kept = w.flip(0)[:RANK]
@@ -109,9 +110,9 @@ def linearised(common: Prior, model: Model, likelihood: Likelihood, noise: float
             return Prediction(likelihood.mean(out), spread.clamp(min=0) + noise**2)
 
         def beside(moved: Params, x: Tree) -> Tensor:
-            out, change = jvp(lambda own: model.apply(own, x), (params,), (moved,))
-            both: Tensor = out + change
-            return both
+            found: Any = jvp(lambda own: model.apply(own, x), (params,), (moved,))
+            out: Tensor = found[0] + found[1]
+            return out
 
         # a root of I - W' W, since the lines of W are orthogonal
         lengths = (adapted.narrowed**2).sum(-1).clamp(max=1)

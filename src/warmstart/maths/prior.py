@@ -25,8 +25,8 @@ class Prior(NamedTuple):
 
     start: Callable[[State, Tree], Inner]
     step: Callable[[State, Inner, Batch, Tree], Inner]
-    finish: Callable[[State, Inner, Batch], Gaussian]
-    predict: Callable[[State, Gaussian, Tree, Tree], Prediction]
+    finish: Callable[[State, Inner, Batch], Any]  # the posterior, or what else a prediction needs of it
+    predict: Callable[[State, Any, Tree, Tree], Prediction]
     first: Callable[[Gaussian, int], Inner]  # where a stack of tasks begins
     afresh: Callable[[Gaussian, Gaussian], tuple[Gaussian, Inner]]  # prior, q [t] -> where inference from q begins
     descend: Callable[[Gaussian, Inner, Batch, Tree], Inner]  # the anchor is the prior, which tasks share
