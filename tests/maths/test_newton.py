@@ -1,6 +1,7 @@
 """Gauss-Newton inference against linear models solved on paper, and where networks are far from linear."""
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -63,7 +64,7 @@ def exact(batch):
 @pytest.mark.parametrize("count", [2, 7, 120])  # fewer lines than parameters, more, and more than are kept
 def test_one_step_on_a_linear_model_is_its_posterior(count):
     batch, new = rows(squared, count), torch.randn(4, 2)
-    infer, common, state = parts(line(), squared, ANCHOR)
+    _, common, state = parts(line(), squared, ANCHOR)
     mean, covariance = exact(batch)
     q, found = adapted(common, state, batch, 1)
     assert_close(q.mean, mean)
@@ -122,7 +123,7 @@ def test_a_step_is_never_for_the_worse_where_the_plain_one_is():
         inner = infer.step(anchor, inner, batch, (), 1.0)
         heights.append(height(inner.q.mean))
         shortened += int(any(height(before + f * (inner.q.mean - before)) > heights[-2] for f in (2, 4, 8, 16, 32)))
-    assert all(after <= before + 1e-9 for before, after in zip(heights, heights[1:], strict=False))
+    assert all(after <= before + 1e-9 for before, after in pairwise(heights))
     assert heights[-1] < 0.2 * heights[0] and shortened > 0
 
 
