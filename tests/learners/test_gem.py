@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributions import MultivariateNormal
 
 from warmstart.core import InputError, functional, make_batch, make_task
-from warmstart.core.trees import leaves, pack, take, tree_map
+from warmstart.core.trees import leaves, pack, take, tree_map, unpack
 from warmstart.engine.noise import generator, train_noise
 from warmstart.learners import gem, reptile
 from warmstart.learners.gem import Config, Posteriors, check_posteriors, local_posterior, merge_posteriors
@@ -120,6 +120,17 @@ def test_one_gauss_newton_step_gives_the_exact_gradient_of_any_linear_model(plus
     slopes = torch.func.grad(objective(plus, task), argnums=(0, 1))(mean, log_sd)
     for part, slope in zip(("mean", "log_sd"), slopes, strict=True):
         torch.testing.assert_close(-delta.grad[part], slope, rtol=1e-8, atol=1e-10)
+
+
+def test_the_last_layer_may_begin_wider():
+    model = functional(MLP(2, (3,), 1))
+    theta = gem.build(model, squared, Config(sd=0.02, head_sd=0.3)).init(model.params).theta
+    torch.testing.assert_close(theta["mean"], pack(model.params))
+    spread = unpack(theta["log_sd"].exp(), model.params)
+    for name, value in spread.items():
+        torch.testing.assert_close(value, torch.full_like(value, 0.3 if name.startswith("head.") else 0.02))
+    with pytest.raises(InputError, match="a positive head_sd"):
+        gem.build(model, squared, Config(head_sd=-0.1))
 
 
 def test_the_bound_of_the_query_is_the_difference_of_two():

@@ -58,6 +58,7 @@ class Config:
     kl_weight: float = 1.0  # of the prior in the inner loop
     noise: float = 0.5  # standard deviation of a row, for a squared likelihood
     sd: float = 0.1  # of the prior, at first
+    head_sd: float = 0.0  # that of the last layer, where it is another
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
 
@@ -147,7 +148,7 @@ def check_posteriors(state: State, found: Posteriors, name: str = "a posterior")
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     counts = {"samples": cfg.samples, "predictions": cfg.predictions, "inner_steps": cfg.inner_steps}
-    check(model, noise=cfg.noise, sd=cfg.sd, **counts)
+    check(model, noise=cfg.noise, sd=cfg.sd, head_sd=cfg.head_sd or cfg.sd, **counts)
     infer, common = _parts(model, likelihood, cfg)
     out = outer(cfg.outer_lr, cfg.outer_decay)
     local, merge = local_posterior(model, likelihood, cfg, stage), merge_posteriors(cfg, stage)
@@ -166,5 +167,5 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
 
     train = {part: infer.noise(cfg.inner_steps, cfg.samples) for part in ("support", "query")}
     noise = asked(model, infer, cfg.samples, cfg.predictions, train)
-    init, start, step, finish, predict = first_prior(out, cfg.sd), *common[:4]
+    init, start, step, finish, predict = first_prior(out, cfg.sd, cfg.head_sd), *common[:4]
     return Learner(init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from warmstart.core import Batch, InputError, Likelihood, Model, Noise, Params, Prediction, Task, Tree
-from warmstart.core.trees import expand, pack, tree_map, unpack
+from warmstart.core.trees import expand, tree_map, unpack
 from warmstart.maths.expectation import size
 from warmstart.maths.mean_field import Gaussian, around, bounded, draw
 from warmstart.maths.outer import Outer, State
@@ -91,9 +91,15 @@ def check(model: Model, **values: float) -> None:
             raise InputError(f"a positive {name}", f"{value}", "pass a finite number above 0")
 
 
-def first_prior(out: Outer, sd: float) -> Callable[[Params], State]:
-    """`init`: the given parameters with the same spread everywhere."""
-    return lambda params: out.init(as_theta(around(pack(params), sd)))
+def first_prior(out: Outer, sd: float, head_sd: float = 0.0) -> Callable[[Params], State]:
+    """`init`: the given parameters with the same spread everywhere, or with another one in the last layer, `head`."""
+
+    def init(params: Params) -> State:
+        spreads = {name: head_sd if head_sd and name.startswith("head.") else sd for name in params}
+        parts = [around(value.reshape(-1), spreads[name]) for name, value in params.items()]
+        return out.init(as_theta(Gaussian(*(torch.cat(leaves) for leaves in zip(*parts, strict=True)))))
+
+    return init
 
 
 def prior_of(theta: Tree) -> Gaussian:

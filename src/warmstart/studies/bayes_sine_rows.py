@@ -124,11 +124,12 @@ ENTRIES = {
     "gem_bml": Entry(gem.build, gem.Config(plus=False, **BEGIN), PRIOR),
     "gem_bml_plus": Entry(
         gem.build,
-        gem.Config(inner="newton", joint=True, inner_steps=3, noise=0.3, sd=0.05, outer_lr=3e-3),
+        gem.Config(inner="newton", joint=True, inner_steps=3, noise=0.05, sd=3e-3, head_sd=0.3, outer_lr=3e-3),
         {
-            "inner_steps": [2, 3, 5],
-            "noise": [0.1, 0.3, 0.5],
-            "sd": [0.03, 0.05, 0.1],
+            "inner_steps": [2, 3],
+            "noise": [0.03, 0.05, 0.1],
+            "sd": [1e-3, 3e-3, 0.01],
+            "head_sd": [0.1, 0.3, 1.0],
             "outer_lr": [1e-3, 3e-3, 0.01],
         },
     ),
