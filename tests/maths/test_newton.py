@@ -10,7 +10,7 @@ from torch.testing import assert_close
 from warmstart.core import functional, make_batch, task_log_likelihood
 from warmstart.core.trees import unpack
 from warmstart.maths.mean_field import Gaussian, log_density
-from warmstart.maths.newton import linearised, newton
+from warmstart.maths.newton import _narrowing, linearised, newton
 from warmstart.maths.outer import outer
 from warmstart.maths.prior import as_theta, learned_prior
 from warmstart.models.likelihoods import binary, multiclass, squared
@@ -125,6 +125,16 @@ def test_a_step_is_never_for_the_worse_where_the_plain_one_is():
         shortened += int(any(height(before + f * (inner.q.mean - before)) > heights[-2] for f in (2, 4, 8, 16, 32)))
     assert all(after <= before + 1e-9 for before, after in pairwise(heights))
     assert heights[-1] < 0.2 * heights[0] and shortened > 0
+
+
+def test_rows_that_say_very_much_are_factorised_in_single_precision():
+    """Twenty rows, four of them apart, 1e7 times as sure as the prior: without its rounding there is no factor."""
+    c = 3e3 * torch.randn(4, 30).repeat(5, 1).float()
+    assert torch.linalg.cholesky_ex(torch.eye(20, dtype=c.dtype) + c @ c.mT).info > 0
+    w = _narrowing(c)
+    left = 1 - (w**2).sum(0)
+    _, _, directions = torch.linalg.svd(c[:4].double(), full_matrices=False)
+    assert_close(left.double(), 1 - (directions**2).sum(0), atol=1e-3, rtol=1e-3)
 
 
 def test_nothing_seen_is_the_prior():

@@ -65,8 +65,7 @@ def newton(model: Model, likelihood: Likelihood, noise: float, kl_weight: float 
     def step(anchor: Gaussian, inner: Inner, batch: Batch, drawn: Tree, rate: Any) -> Inner:
         mean, sd = inner.q.mean, anchor.log_sd.exp()
         c = root({}, unpack(mean, model.params), batch) * (sd / math.sqrt(kl_weight))
-        eye = torch.eye(len(c), dtype=c.dtype, device=c.device)
-        w = torch.linalg.solve_triangular(torch.linalg.cholesky_ex(eye + c @ c.mT).L, c, upper=False)
+        w = _narrowing(c)
         slope = sd * grad(value)(mean, batch) - (mean - anchor.mean) / sd
         along = sd * (slope - w.mT @ (w @ slope))
 
@@ -84,6 +83,14 @@ def newton(model: Model, likelihood: Likelihood, noise: float, kl_weight: float 
         return Inner(bounded(q), torch.ones_like(inner.opt))
 
     return Inference(fit, bound, start, step, lambda *lead: ())
+
+
+def _narrowing(c: Tensor) -> Tensor:
+    """W. To the identity the rounding of a factorisation is added, so that there is one where rows say very much."""
+    gram = c @ c.mT
+    eye = torch.eye(len(c), dtype=c.dtype, device=c.device)
+    rounding = torch.finfo(c.dtype).eps * torch.trace(gram)
+    return torch.linalg.solve_triangular(torch.linalg.cholesky_ex(gram + (1 + rounding) * eye).L, c, upper=False)
 
 
 def linearised(common: Prior, model: Model, likelihood: Likelihood, noise: float, kl_weight: float = 1.0) -> Prior:
