@@ -90,7 +90,9 @@ def _narrowing(c: Tensor) -> Tensor:
     gram = c @ c.mT
     eye = torch.eye(len(c), dtype=c.dtype, device=c.device)
     rounding = torch.finfo(c.dtype).eps * torch.trace(gram)
-    return torch.linalg.solve_triangular(torch.linalg.cholesky_ex(gram + (1 + rounding) * eye).L, c, upper=False)
+    chol = torch.linalg.cholesky_ex(gram + (1 + rounding) * eye).L
+    w: Tensor = torch.linalg.solve_triangular(chol, c, upper=False)
+    return w
 
 
 def linearised(common: Prior, model: Model, likelihood: Likelihood, noise: float, kl_weight: float = 1.0) -> Prior:
