@@ -76,6 +76,8 @@ LEARNERS = {
     "gem-joint": Case(
         gem.build, gem.Config(**inferred, plus=False, joint=True, natural=False, inner="adam"), "squared"
     ),
+    "gem-newton": Case(gem.build, gem.Config(**inferred, inner="newton", joint=True)),
+    "gem-newton-onward": Case(gem.build, gem.Config(**inferred, inner="newton", plus=False), "squared"),
     "gem-local": Case(gem.build, gem.Config(**inferred, estimator="local"), placed=True),
     "gem-flipout": Case(gem.build, gem.Config(**inferred, estimator="flipout", joint=True), "multiclass", placed=True),
     "gem_mixture": Case(gem_mixture.build, gem_mixture.Config(**inferred, components=2, anneal=5, temperature=9.0)),

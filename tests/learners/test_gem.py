@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributions import MultivariateNormal
 
 from warmstart.core import InputError, functional, make_batch, make_task
-from warmstart.core.trees import leaves, pack, take, tree_map
+from warmstart.core.trees import leaves, pack, take, tree_map, unpack
 from warmstart.engine.noise import generator, train_noise
 from warmstart.learners import gem, reptile
 from warmstart.learners.gem import Config, Posteriors, check_posteriors, local_posterior, merge_posteriors
@@ -103,6 +103,34 @@ def test_inner_loops_that_converge_give_the_exact_gradient(joint):
     slopes = torch.func.grad(objective(True, task), argnums=(0, 1))(mean, log_sd)
     for part, slope in zip(("mean", "log_sd"), slopes, strict=True):
         torch.testing.assert_close(-delta.grad[part], slope, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("plus", [True, False], ids=["plus", "marginal"])
+def test_one_gauss_newton_step_gives_the_exact_gradient_of_any_linear_model(plus):
+    """Inputs are correlated, so the posterior is not diagonal: its marginal variances are what the gradient needs."""
+    model, mean, log_sd = linear()
+    task = make_task(
+        make_batch(torch.randn(TASKS, 5, INPUTS) + 0.5, torch.randn(TASKS, 5) + 0.7),
+        make_batch(torch.randn(TASKS, 2, INPUTS), torch.randn(TASKS, 2) - 0.4),
+    )
+    cfg = Config(plus=plus, joint=True, natural=False, inner="newton", noise=NOISE, inner_steps=1)
+    learner = gem.build(model, squared, cfg)
+    state = learner.init(model.params)._replace(theta={"mean": mean, "log_sd": log_sd})
+    delta, _ = learner.meta_grad(state, task, train_noise(learner.noise, TASKS, generator(0)))
+    slopes = torch.func.grad(objective(plus, task), argnums=(0, 1))(mean, log_sd)
+    for part, slope in zip(("mean", "log_sd"), slopes, strict=True):
+        torch.testing.assert_close(-delta.grad[part], slope, rtol=1e-8, atol=1e-10)
+
+
+def test_the_last_layer_may_begin_wider():
+    model = functional(MLP(2, (3,), 1))
+    theta = gem.build(model, squared, Config(sd=0.02, head_sd=0.3)).init(model.params).theta
+    torch.testing.assert_close(theta["mean"], pack(model.params))
+    spread = unpack(theta["log_sd"].exp(), model.params)
+    for name, value in spread.items():
+        torch.testing.assert_close(value, torch.full_like(value, 0.3 if name.startswith("head.") else 0.02))
+    with pytest.raises(InputError, match="a positive head_sd"):
+        gem.build(model, squared, Config(head_sd=-0.1))
 
 
 def test_the_bound_of_the_query_is_the_difference_of_two():

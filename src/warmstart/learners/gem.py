@@ -26,6 +26,7 @@ from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last
 from warmstart.maths.expectation import expectation
 from warmstart.maths.mean_field import Gaussian, expected_score
+from warmstart.maths.newton import linearised, newton
 from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, State, outer
 from warmstart.maths.prior import (
@@ -49,16 +50,17 @@ class Config:
     plus: bool = True  # the likelihood of the query given the support; False: the marginal likelihood of all rows
     joint: bool = False  # q2 from all rows at once instead of from q1 and the query rows
     natural: bool = True  # times the inverse Fisher matrix of the prior: steps in units of its own width
+    inner: str = "sgd"  # momentum or adam; or newton, by `maths.newton`, which has no use for the next line and draws
     inner_lr: float = 1e-3
     inner_steps: int = 5  # of each posterior in training
     test_steps: int = 10  # of adaptation, unless the caller says otherwise
-    inner: str = "sgd"  # sgd, momentum or adam
     samples: int = 5  # draws in an inner step
     predictions: int = 20  # draws in a prediction
     estimator: str = "weights"  # local or flipout: noise of its own for every row, in `maths.expectation`
     kl_weight: float = 1.0  # of the prior in the inner loop
     noise: float = 0.5  # standard deviation of a row, for a squared likelihood
     sd: float = 0.1  # of the prior, at first
+    head_sd: float = 0.0  # that of the last layer, where it is another
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
 
@@ -89,6 +91,10 @@ Merge: TypeAlias = Callable[[State, Posteriors], Delta]
 
 
 def _parts(model: Model, likelihood: Likelihood, cfg: Config) -> tuple[Inference, Prior]:
+    if cfg.inner == "newton":
+        infer = newton(model, likelihood, cfg.noise, cfg.kl_weight)
+        common = learned_prior(model, likelihood, infer, rate=1.0, noise=cfg.noise, unrolled=False)
+        return infer, linearised(common, model, likelihood, cfg.noise, cfg.kl_weight)
     infer = inference(expectation(model, likelihood, cfg.noise, cfg.estimator), named(cfg.inner), cfg.kl_weight)
     return infer, learned_prior(model, likelihood, infer, rate=cfg.inner_lr, noise=cfg.noise, unrolled=False)
 
@@ -149,7 +155,7 @@ def check_posteriors(state: State, found: Posteriors, name: str = "a posterior")
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     counts = {"samples": cfg.samples, "predictions": cfg.predictions, "inner_steps": cfg.inner_steps}
-    check(model, noise=cfg.noise, sd=cfg.sd, **counts)
+    check(model, noise=cfg.noise, sd=cfg.sd, head_sd=cfg.head_sd or cfg.sd, **counts)
     infer, common = _parts(model, likelihood, cfg)
     out = outer(cfg.outer_lr, cfg.outer_decay)
     local, merge = local_posterior(model, likelihood, cfg, stage), merge_posteriors(cfg, stage)
@@ -169,5 +175,5 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
 
     train = {part: infer.noise(cfg.inner_steps, cfg.samples) for part in ("support", "query")}
     noise = asked(model, infer, cfg.samples, cfg.predictions, train)
-    init, start, step, finish, predict = first_prior(out, cfg.sd), *common[:4]
+    init, start, step, finish, predict = first_prior(out, cfg.sd, cfg.head_sd), *common[:4]
     return Learner(init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)

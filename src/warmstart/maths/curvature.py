@@ -89,15 +89,19 @@ def gauss_newton_root(model: Model, likelihood: Likelihood, noise: float = 0.5**
     def root(slow: Params, phi: Params, batch: Batch) -> Tensor:
         if batch.y.shape[-1] == 0:
             return torch.zeros_like(_flat(phi, 0)).unsqueeze(0)
-        found: Any = vjp(lambda own: model.apply({**slow, **own}, batch.x), phi)
-        out, pull = found
-        rows, outputs = out.shape
+        out, lines = jacobian(model, slow, phi, batch.x)
         half = outputs_root(likelihood, out, batch.w * batch.mask, noise)
-        # line (i, j) pulls column j of row i's root back to the parameters; rows may see each other
-        own = torch.eye(rows, dtype=out.dtype, device=out.device)[:, None, :, None] * half.mT[:, :, None, :]
-        return _flat(vmap(pull)(own.reshape(rows * outputs, rows, outputs))[0], 1)
+        return (half.mT @ lines).flatten(0, 1)
 
     return root
+
+
+def jacobian(model: Model, slow: Params, phi: Params, x: Tree) -> tuple[Tensor, Tensor]:
+    """Outputs [n, out] and their derivatives [n, out, d] in the fast parameters; rows may see each other."""
+    found: Any = vjp(lambda own: model.apply({**slow, **own}, x), phi)
+    out, pull = found
+    each = torch.eye(out.numel(), dtype=out.dtype, device=out.device).reshape(-1, *out.shape)
+    return out, _flat(vmap(pull)(each)[0], 1).reshape(*out.shape, -1)
 
 
 def outputs_root(likelihood: Likelihood, out: Tensor, weight: Tensor, noise: float) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from warmstart.core import Batch, InputError, Likelihood, Model, Noise, Params, Prediction, Task, Tree
-from warmstart.core.trees import expand, pack, tree_map, unpack
+from warmstart.core.trees import expand, tree_map, unpack
 from warmstart.maths.expectation import size
 from warmstart.maths.mean_field import LEAST, MOST, Gaussian, around, bounded, draw
 from warmstart.maths.outer import Outer, State
@@ -25,8 +25,8 @@ class Prior(NamedTuple):
 
     start: Callable[[State, Tree], Inner]
     step: Callable[[State, Inner, Batch, Tree], Inner]
-    finish: Callable[[State, Inner, Batch], Gaussian]
-    predict: Callable[[State, Gaussian, Tree, Tree], Prediction]
+    finish: Callable[[State, Inner, Batch], Any]  # the posterior, or what else a prediction needs of it
+    predict: Callable[[State, Any, Tree, Tree], Prediction]
     first: Callable[[Gaussian, int], Inner]  # where a stack of tasks begins
     afresh: Callable[[Gaussian, Gaussian], tuple[Gaussian, Inner]]  # prior, q [t] -> where inference from q begins
     descend: Callable[[Gaussian, Inner, Batch, Tree], Inner]  # the anchor is the prior, which tasks share
@@ -102,9 +102,15 @@ def check(model: Model, **values: float) -> None:
             raise InputError(f"a positive {name}", f"{value}", "pass a finite number above 0")
 
 
-def first_prior(out: Outer, sd: float) -> Callable[[Params], State]:
-    """`init`: the given parameters with the same spread everywhere."""
-    return lambda params: out.init(as_theta(around(pack(params), sd)))
+def first_prior(out: Outer, sd: float, head_sd: float = 0.0) -> Callable[[Params], State]:
+    """`init`: the given parameters with the same spread everywhere, or with another one in the last layer, `head`."""
+
+    def init(params: Params) -> State:
+        spreads = {name: head_sd if head_sd and name.startswith("head.") else sd for name in params}
+        parts = [around(value.reshape(-1), spreads[name]) for name, value in params.items()]
+        return out.init(as_theta(Gaussian(*(torch.cat(leaves) for leaves in zip(*parts, strict=True)))))
+
+    return init
 
 
 def prior_of(theta: Tree) -> Gaussian:

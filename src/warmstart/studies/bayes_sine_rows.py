@@ -122,7 +122,18 @@ ENTRIES = {
     "platipus": Entry(pmaml.build, pmaml.Config(algorithm="platipus", **BEGIN), PRIOR),
     "kl_chaser": Entry(kl_chaser.build, kl_chaser.Config(**BEGIN), {**PRIOR, "leader_steps": [1, 5, 10]}),
     "gem_bml": Entry(gem.build, gem.Config(plus=False, **BEGIN), PRIOR),
-    "gem_bml_plus": Entry(gem.build, gem.Config(**BEGIN), {**PRIOR, "joint": [False, True]}),
+    "gem_bml_plus": Entry(
+        gem.build,
+        gem.Config(inner="newton", joint=True, inner_steps=3, noise=0.05, sd=3e-3, head_sd=0.3, outer_lr=3e-3),
+        {
+            "inner_steps": [2, 3],
+            "noise": [0.03, 0.05, 0.1],
+            "sd": [1e-3, 3e-3, 0.01],
+            "head_sd": [0.1, 0.3, 1.0],
+            "outer_lr": [1e-3, 3e-3, 0.01],
+        },
+    ),
+    "gem_bml_plus, sgd": Entry(gem.build, gem.Config(**BEGIN), {**PRIOR, "joint": [False, True]}),
     # as in appendix C.4, where the negative log likelihood is the squared error; nothing is tuned
     "maml, paper": Entry(maml.build, maml.Config(inner_lr=1e-3), {}),
     "reptile, paper": Entry(reptile.build, reptile.Config(inner_lr=1e-3, inner_steps=1, inner="sgd"), {}),
