@@ -3,9 +3,10 @@
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from warmstart.core import InputError
-from warmstart.tasks.ratings import make_ratings, read_ratings, take_rows, take_users
+from warmstart.tasks.ratings import make_ratings, read_ratings, take_rows, take_users, to_batch, to_stack
 from warmstart.tasks.roles import Roles
 
 ROLES = Roles(task="who", target="stars", item="film", time="when")
@@ -93,3 +94,11 @@ def test_bad_ratings_are_refused():
     refused(lambda: read_ratings(ROWS, ROLES, twice), "each name once", "'a' in row 3")
     empty = pd.DataFrame(columns=["user", "item", "value"])
     refused(lambda: make_ratings(empty, pd.DataFrame(), pd.DataFrame()), "ratings", "none")
+
+
+def test_events_become_a_padded_stack(found):
+    batch = to_batch(found)
+    assert batch.y.tolist() == [[2, 5], [3, 4]] and batch.mask.tolist() == [[1, 1], [1, 1]]
+    fewer = take_rows(found, np.array([3, 2, 0]))  # in any order
+    assert to_batch(fewer).y.tolist() == [[2, 0], [4, 3]] and to_batch(fewer).mask.tolist() == [[1, 0], [1, 1]]
+    assert to_stack(fewer, torch.tensor([1.5, 2.5, 3.5])).tolist() == [[3.5, 0.0], [1.5, 2.5]]

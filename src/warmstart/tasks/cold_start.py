@@ -124,8 +124,10 @@ def load_protocol(path: str | Path, ratings: Ratings) -> Protocol:
     """The protocol that was saved; data in which it leads to other users is refused."""
     content = read_json(Path(path))
     try:
-        given: dict[str, Any] = dict(content["protocol"])
-        protocol = Protocol(**{name: tuple(v) if isinstance(v, list) else v for name, v in given.items()})
+        given: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in content["protocol"].items()
+        }
+        protocol = Protocol(**given)
         wanted = {name: list(content["users"][name]) for name in Parts._fields}
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"a protocol and its users in {path}", "something else", "save the split again") from error

@@ -53,7 +53,7 @@ def read_movielens_1m(path: str | Path, extra: bool = True) -> Ratings:
     more = _extra(place) if extra else None
     if more is not None:
         items = items.join(more)
-    people = by_name(users, "user", f"file users.dat of {place}")
+    people = by_name(_coded(users), "user", f"file users.dat of {place}")
     return make_ratings(events, people, items, SCALE, f"file ratings.dat of {place}")
 
 
@@ -72,8 +72,13 @@ def read_movielens_100k(path: str | Path) -> Ratings:
     movies["genre"] = ["|".join(genre for genre, mark in zip(GENRES, row, strict=True) if mark) for row in marks]
     movies["year"] = _year(movies["title"])
     items = by_name(movies[["item", "title", "year", "genre"]], "item", f"file u.item of {place}")
-    people = by_name(users, "user", f"file u.user of {place}")
+    people = by_name(_coded(users), "user", f"file u.user of {place}")
     return make_ratings(events, people, items, SCALE, f"file u.data of {place}")
+
+
+def _coded(users: pd.DataFrame) -> pd.DataFrame:
+    """Texts as categories, so that none is taken for a number: ages and occupations of 1M are codes."""
+    return users.astype({name: "category" for name in users if users[name].dtype == object})
 
 
 def _find(path: str | Path, name: str) -> Path:

@@ -15,9 +15,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from warmstart.core import InputError
+from warmstart.core import Batch, InputError, make_batch
 from warmstart.tasks.cells import Floats, Ints, cell_error, numbers, ranks, texts
 from warmstart.tasks.roles import Roles, require
 from warmstart.tasks.side_tables import keys
@@ -170,3 +172,28 @@ def _aligned(table: pd.DataFrame, names: list[str], where: str, what: str, keep:
     if keep:
         wanted = index.append(wanted.difference(index, sort=False))
     return table.set_axis(index, axis=0).reindex(wanted), note
+
+
+def to_stack(ratings: Ratings, values: Tensor) -> Tensor:
+    """One value per event as [users, most events of a user], zeros after the last."""
+    return _stack(ratings, values)[0]
+
+
+def to_batch(ratings: Ratings) -> Batch:
+    """The events of each user as one padded row of a stack, for the metrics."""
+    y, mask = _stack(ratings, torch.from_numpy(ratings.value))
+    item, _ = _stack(ratings, torch.from_numpy(ratings.item))
+    return make_batch({"item": item}, y, mask=mask)
+
+
+def _stack(ratings: Ratings, values: Tensor) -> tuple[Tensor, Tensor]:
+    count = np.bincount(ratings.user, minlength=len(ratings.users))
+    order = np.argsort(ratings.user, kind="stable")
+    user = ratings.user[order]
+    place = np.arange(len(user)) - np.searchsorted(user, user)
+    rows, columns = torch.from_numpy(user), torch.from_numpy(place)
+    stacked = values.new_zeros(len(count), int(count.max(initial=0)))
+    mask = torch.zeros(stacked.shape, dtype=torch.float64)
+    stacked[rows, columns] = values[torch.from_numpy(order)]
+    mask[rows, columns] = 1.0
+    return stacked, mask
