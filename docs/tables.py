@@ -22,6 +22,11 @@ PAGES = {
     "abml": ["abml"],
     "pmaml": ["pmaml", "platipus"],
     "kl_chaser": ["kl_chaser"],
+    "preference_bayes": [
+        "preference_bayes",
+        "preference_bayes, ratings alone",
+        "preference_bayes, without choices",
+    ],
 }
 NO_RESULTS = "No results have been committed yet.\n"
 

@@ -15,7 +15,9 @@ from warmstart.tasks.images import as_batch
 from warmstart.training.train import Plan
 
 ROOT = Path(__file__).parents[2]
-METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem not in ("index", "protonet"))
+METHODS = sorted(
+    path for path in (ROOT / "docs/methods").glob("*.md") if path.stem not in ("index", "protonet", "preference_bayes")
+)
 
 
 def blocks(page, heading=""):
@@ -59,6 +61,14 @@ def test_the_page_of_prototypical_networks_builds_a_learner_of_pictures():
     state = learner.init(names["model"].params)
     chance = learner.predict(state, adapt(learner, state, shown, torch.zeros(0)), shown.x, ()).mean
     assert chance.shape == (6, 20) and (chance[:, 3:] == 0).all() and (chance.argmax(-1) == label).all()
+
+
+def test_the_page_of_preferences_predicts_ratings(simulated_ratings):
+    (snippet,) = blocks("docs/methods/preference_bayes.md")
+    names = {"ratings": simulated_ratings(users=60)}
+    exec(snippet.replace("factors=16", "factors=2, sweeps=3"), names)
+    asked = names["parts"].test.asked
+    assert names["said"].mean.shape == names["said"].variance.shape == (len(asked.value),)
 
 
 def test_readme_example_for_tables_runs(tmp_path, monkeypatch, capsys):
