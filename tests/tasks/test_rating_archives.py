@@ -157,12 +157,14 @@ def test_kuairand_reads_tables(tmp_path):
     folder = tmp_path / "kuairand_pure"
     folder.mkdir()
     log.to_parquet(folder / "log_sample.parquet")
-    pd.DataFrame({"user_id": [1, 2, 3], "days": [1, 2, 3]}).to_parquet(folder / "user_features_pure.parquet")
+    people = pd.DataFrame({"user_id": [1, 2, 3], "days": [1, 2, 3], "onehot_feat0": [7, 8, 7]})
+    people.to_parquet(folder / "user_features_pure.parquet")
     pd.DataFrame({"video_id": [5, 6], "tag": ["1,2", "3"]}).to_parquet(folder / "video_features_basic_pure.parquet")
     found = read_kuairand(tmp_path)
     assert rows(found) == [("1", "5", 0), ("1", "5", 1), ("2", "6", 1)]  # one exact repeat gone, one video twice
     assert found.context.to_numpy().tolist() == [[1, 9], [0, 18], [2, 0]]
     assert found.users["days"].tolist() == [1, 2] and any("1 rows that repeat" in note for note in found.notes)
+    assert found.users["onehot_feat0"].dtype == "category" and found.items["tag"].tolist() == ["1|2", "3"]
     log.drop(columns="tab").to_parquet(folder / "log_sample.parquet")
     refused(lambda: read_kuairand(tmp_path), "column 'tab'", "log_sample.parquet")
     log.assign(is_rand=1).to_parquet(folder / "log_sample.parquet")

@@ -59,6 +59,6 @@ def fit(train: Ratings, cfg: Config = Config(), seed: int = 0) -> Callable[[User
 def regress(ones: Any, values: Any, other: Floats, ridge: float) -> Floats:
     """Ridge regression of each row's values on the other side's factors."""
     n, d = ones.shape[0], other.shape[1]
-    sure = Side(other, np.zeros((len(other), d, d)))
+    sure = Side(other, np.zeros((len(other), 0, 0)), np.arange(0))
     zero = np.zeros((n, d))
     return condition(gather(ones, values, sure), zero, np.arange(d), zero, np.eye(d) / ridge).mean

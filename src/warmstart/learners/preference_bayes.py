@@ -22,7 +22,17 @@ import torch
 from scipy.sparse.linalg import svds
 
 from warmstart.core import InputError, Prediction
-from warmstart.maths.bilinear import Floats, Side, Sums, condition, events, expected_error, gather, moments
+from warmstart.maths.bilinear import (
+    Floats,
+    Side,
+    Sums,
+    condition,
+    each_user,
+    events,
+    expected_error,
+    gather,
+    moments,
+)
 from warmstart.tasks.cold_start import Users
 from warmstart.tasks.features import Features
 from warmstart.tasks.profiles import fit_table, numbers_of
@@ -110,10 +120,11 @@ def predict(state: State, users: Users) -> Prediction:
 
 def observe(state: State, shown: Ratings, before: Inner | None = None) -> Inner:
     """The sums after these events, and those before."""
-    shape = (len(shown.users), len(state.items.mean))
-    ones, values = events(shown.user, shown.item, shown.value - state.centre, shape)
-    seen = gather(ones, values, state.items, 1 / state.noise)
-    found = Inner(seen, ones @ state.choices.basis, ones.sum(1))
+    used, place = np.unique(shown.item, return_inverse=True)
+    ones, values = events(shown.user, place, shown.value - state.centre, (len(shown.users), len(used)))
+    items = Side(state.items.mean[used], state.items.cov[used], state.items.free)
+    seen = gather(ones, values, items, 1 / state.noise[used])
+    found = Inner(seen, ones @ state.choices.basis[used], ones.sum(1))
     if before is None:
         return found
     sums = Sums(*(a + b for a, b in zip(before.seen, found.seen, strict=True)))
@@ -130,7 +141,7 @@ def finish(state: State, users: Ratings, inner: Inner) -> Adapted:
     found = condition(inner.seen, given, np.arange(1, given.shape[1]), prior, before)
     weight = state.user_prior.weight[profile.shape[1] :].T
     pull = unsure[:, None, :] / state.choices.between * weight
-    return Adapted(found, found.cov[:, :, 1:] @ np.linalg.solve(before, pull))
+    return Adapted(found, found.cov @ np.linalg.solve(before, pull))
 
 
 def score(state: State, adapted: Adapted, asked: Ratings) -> Prediction:
@@ -141,8 +152,9 @@ def score(state: State, adapted: Adapted, asked: Ratings) -> Prediction:
     """
     who, what = asked.user, asked.item
     mean, variance = moments(adapted.user, state.items, who, what)
-    typical = state.choices.typical[what]
-    mean += np.einsum("nd,ndc,nc->n", state.items.mean[what], adapted.move[who], typical, optimize=True)
+    for one, rows in each_user(who):
+        moved = state.items.mean[what[rows]][:, 1:] @ adapted.move[one]
+        mean[rows] += (moved * state.choices.typical[what[rows]]).sum(1)
     on_scale = np.clip(state.centre + mean, *state.scale)
     return Prediction(torch.from_numpy(on_scale), torch.from_numpy(variance + state.noise[what]))
 
@@ -164,8 +176,8 @@ def learn(train: Ratings, cfg: Config, seed: int, hear: Callable[[int, State], N
     described = _constant(np.concatenate([content, choices.basis], 1))
     known = back.sum(1) > 0
     fixed = content[:, (content > 0).mean(0) >= max(cfg.content, 1e-9)] if cfg.content < 1 else content[:, :0]
-    free_item = np.r_[0, 2 : 2 + cfg.factors]
     items, user_prior, item_prior = _start(back_values, known, fixed, about, described, cfg, seed)
+    free_item = items.free
     noise = np.full(things, float(train.value.var()))
     ratings = back.sum(1)
     for sweep in range(cfg.sweeps):
@@ -174,12 +186,11 @@ def learn(train: Ratings, cfg: Config, seed: int, hear: Callable[[int, State], N
         given = np.ones((people, items.mean.shape[1]))
         free = np.arange(1, given.shape[1])
         users = condition(seen, given, free, about @ user_prior.weight, _widened(user_prior, unsure))
-        user_prior = _refit(about, Side(users.mean[:, 1:], users.cov[:, 1:, 1:]), cfg.user_ridge)
+        user_prior = _refit(about, users.mean[:, 1:], users.cov, cfg.user_ridge)
         sums = gather(back, back_values, users)
         scaled = Sums(*(part / noise.reshape(-1, *(1,) * (part.ndim - 1)) for part in sums))
         items = condition(scaled, items.mean, free_item, described @ item_prior.weight, item_prior.cov)
-        own = Side(items.mean[known][:, free_item], items.cov[known][:, free_item[:, None], free_item])
-        item_prior = _refit(described[known], own, cfg.item_ridge)
+        item_prior = _refit(described[known], items.mean[known][:, free_item], items.cov[known], cfg.item_ridge)
         error = expected_error(sums, items)
         noise = (error + cfg.noise_events * error.sum() / ratings.sum()) / (ratings + cfg.noise_events)
         if hear is not None:
@@ -249,6 +260,7 @@ def _start(
     draw = np.random.default_rng(seed)
     things, factors = len(fixed), cfg.factors
     count = np.diff(values.indptr)
+    free = np.r_[0, 2 : 2 + factors]
     mean = np.ones((things, 2 + factors + fixed.shape[1]))
     mean[:, 0] = values.sum(1) / (count + 5)
     mean[:, 2 : 2 + factors] = 0.1 * draw.normal(size=(things, factors))
@@ -257,18 +269,18 @@ def _start(
     users = np.diag(np.r_[spread, np.ones(factors), np.full(fixed.shape[1], 0.01)])
     items = np.diag(np.r_[spread, np.full(factors, 0.02)])
     return (
-        Side(mean, np.zeros((things, mean.shape[1], mean.shape[1]))),
+        Side(mean, np.zeros((things, len(free), len(free))), free),
         Prior(np.zeros((about.shape[1], len(users))), users),
         Prior(np.zeros((described.shape[1], len(items))), items),
     )
 
 
-def _refit(features: Floats, side: Side, ridge: float) -> Prior:
+def _refit(features: Floats, mean: Floats, cov: Floats, ridge: float) -> Prior:
     """Regression of the means on the features, and what it leaves over."""
-    weight = _ridge(features, side.mean, ridge)
-    left = side.mean - features @ weight
-    cov = (left.T @ left + side.cov.sum(0)) / len(left)
-    return Prior(weight, cov + 1e-8 * np.eye(len(cov)))
+    weight = _ridge(features, mean, ridge)
+    left = mean - features @ weight
+    spread = (left.T @ left + cov.sum(0)) / len(left)
+    return Prior(weight, spread + 1e-8 * np.eye(len(spread)))
 
 
 def _ridge(features: Floats, values: Floats, ridge: float) -> Floats:

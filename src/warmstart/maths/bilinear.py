@@ -9,6 +9,7 @@ evidence (Bishop, 1999; Lim and Teh, 2007), whose every step is exact.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,13 +17,15 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 
 
 class Side(NamedTuple):
-    """Gaussian beliefs about the vectors of users or of items; a fixed coordinate has no variance."""
+    """Gaussian beliefs about the vectors of users or of items; coordinates that are not `free` are known."""
 
     mean: Floats  # [n, d]
-    cov: Floats  # [n, d, d]
+    cov: Floats  # [n, f, f] of the free coordinates
+    free: Ints  # [f]
 
 
 class Sums(NamedTuple):
@@ -41,51 +44,62 @@ def events(rows: NDArray[Any], columns: NDArray[Any], values: Floats, shape: tup
 
 def gather(ones: Any, values: Any, other: Side, precision: Floats | None = None) -> Sums:
     """Sums over events of what the other side is believed to be; `precision` of its events, 1 / noise."""
-    d = other.mean.shape[1]
-    upper = np.triu_indices(d)
-    moments = other.mean[:, upper[0]] * other.mean[:, upper[1]] + other.cov[:, upper[0], upper[1]]
-    mean = other.mean
+    d, f = other.mean.shape[1], len(other.free)
+    upper, own = np.triu_indices(d), np.triu_indices(f)
+    place = np.zeros((d, d), dtype=np.int64)
+    place[upper] = np.arange(len(upper[0]))
+    moments = other.mean[:, upper[0]] * other.mean[:, upper[1]]
+    moments[:, place[other.free[own[0]], other.free[own[1]]]] += other.cov[:, own[0], own[1]]
+    mean, weight = other.mean, np.ones(len(other.mean))
     if precision is not None:
-        moments, mean = moments * precision[:, None], mean * precision[:, None]
+        moments, mean, weight = moments * precision[:, None], mean * precision[:, None], precision
     packed = ones @ moments
     square = np.empty((len(packed), d, d))
     square[:, upper[0], upper[1]] = packed
     square[:, upper[1], upper[0]] = packed
-    weight = np.ones(len(mean)) if precision is None else precision
     return Sums(square, values @ mean, (values * values) @ weight)
 
 
-def condition(sums: Sums, given: Floats, free: NDArray[Any], prior: Floats, before: Floats) -> Side:
-    """Beliefs after the events: coordinates `free` ~ N(prior, before), the others as in `given`.
+def condition(sums: Sums, given: Floats, free: Ints, prior: Floats, before: Floats) -> Side:
+    """Beliefs after the events: coordinates `free`, ascending, ~ N(prior, before), the others as in `given`.
 
     The free part has precision before^-1 + Q_ff and is pulled by r_f - Q_fx x, with Q and r the sums.
+    `before` is one covariance for all, or one for each.
     """
     fixed = np.setdiff1d(np.arange(given.shape[1]), free)
     own = sums.square[:, free[:, None], free]
     pull = sums.cross[:, free] - np.einsum("nfx,nx->nf", sums.square[:, free[:, None], fixed], given[:, fixed])
     precision = np.linalg.inv(before)
     covariance = np.linalg.inv(own + precision)
-    mean, cov = given.copy(), np.zeros((*given.shape, given.shape[1]))
+    mean = given.copy()
     mean[:, free] = np.einsum("nfg,ng->nf", covariance, pull + (precision @ prior[..., None])[..., 0])
-    cov[:, free[:, None], free] = covariance
-    return Side(mean, cov)
+    return Side(mean, covariance, free)
 
 
 def expected_error(sums: Sums, side: Side) -> Floats:
     """[n] the sum of E (y - w . a)^2 over the events of each vector, in the units of the sums."""
-    second = side.mean[:, :, None] * side.mean[:, None, :] + side.cov
-    error: Floats = sums.energy - 2 * (side.mean * sums.cross).sum(1) + (second * sums.square).sum((1, 2))
+    fitted = np.einsum("nd,nde,ne->n", side.mean, sums.square, side.mean, optimize=True)
+    unsure = (side.cov * sums.square[:, side.free[:, None], side.free]).sum((1, 2))
+    error: Floats = sums.energy - 2 * (side.mean * sums.cross).sum(1) + fitted + unsure
     return error
 
 
-def moments(user: Side, item: Side, who: NDArray[Any], what: NDArray[Any]) -> tuple[Floats, Floats]:
+def moments(user: Side, item: Side, who: Ints, what: Ints) -> tuple[Floats, Floats]:
     """Mean and variance of w . a for pairs; the two sides are independent."""
     mean = (user.mean[who] * item.mean[what]).sum(1)
     variance = np.empty(len(mean))
-    for start in range(0, len(mean), 20_000):  # pairs of matrices are large
-        part = slice(start, start + 20_000)
-        w, a, v, s = user.mean[who[part]], item.mean[what[part]], user.cov[who[part]], item.cov[what[part]]
-        # a' V a + w' S w + tr V S
-        variance[part] = np.einsum("nd,nde,ne->n", a, v, a, optimize=True)
-        variance[part] += np.einsum("nde,nde->n", s, w[:, :, None] * w[:, None, :] + v)
+    for one, rows in each_user(who):
+        w, v, a = user.mean[one], user.cov[one], item.mean[what[rows]][:, user.free]
+        second = np.outer(w, w)
+        second[user.free[:, None], user.free] += v
+        unsure = second[item.free[:, None], item.free].ravel()
+        # a' V a + tr S (w w' + V)
+        variance[rows] = ((a @ v) * a).sum(1) + item.cov[what[rows]].reshape(len(rows), -1) @ unsure
     return mean, variance
+
+
+def each_user(who: Ints) -> Iterator[tuple[int, Ints]]:
+    """Each user that is there, and the places of that user's pairs."""
+    order = np.argsort(who, kind="stable")
+    for rows in np.split(order, np.flatnonzero(np.diff(who[order])) + 1) if len(order) else []:
+        yield int(who[rows[0]]), rows

@@ -43,9 +43,10 @@ def read_kuairand(path: str | Path) -> Ratings:
             "hour": kept["hourmin"] // 100,
         }
     )
-    people, things = (
-        by_name(read_table(file), key, f"file {file}") for file, key in ((users, "user_id"), (videos, "video_id"))
-    )
+    people = by_name(_coded(read_table(users), "onehot_feat"), "user_id", f"file {users}")
+    things = by_name(_coded(read_table(videos), "author_id", "music_", "visible"), "video_id", f"file {videos}")
+    if "tag" in things:
+        things["tag"] = things["tag"].astype(object).str.replace(",", "|")
     made = make_ratings(events, people, things, SCALE, f"file {logs[0]}", keep_repeats=True)
     dropped = int((~fresh).sum())
     note = (f"{dropped:,} rows that repeat another in every column were dropped",) if dropped else ()
@@ -56,3 +57,8 @@ def _read_log(file: Path) -> pd.DataFrame:
     log = read_table(file)
     require(COLUMNS, log.columns, f"file {file}")
     return log
+
+
+def _coded(table: pd.DataFrame, *starts: str) -> pd.DataFrame:
+    """Columns whose names start so hold codes, not quantities."""
+    return table.astype({name: "category" for name in table.columns if str(name).startswith(starts)})
