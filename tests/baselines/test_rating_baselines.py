@@ -6,7 +6,7 @@ import torch
 from sklearn.linear_model import Ridge
 
 from warmstart.baselines import autorec, rating_als, rating_items, rating_means, rating_trees
-from warmstart.maths.bilinear import events
+from warmstart.maths.bilinear import make_events
 from warmstart.metrics.errors import squared_error
 from warmstart.tasks.cold_start import Protocol, Users, everything, first, split_users
 from warmstart.tasks.ratings import take_rows, take_users, to_batch, to_stack
@@ -93,7 +93,7 @@ def test_effects_are_those_of_a_loop(parts):
 def test_folding_in_is_ridge_regression(parts):
     shown, draw = parts.test.shown, np.random.default_rng(2)
     factors = draw.normal(size=(len(shown.items), 3))
-    found = rating_als.regress(*events(shown.user, shown.item, shown.value, (48, len(factors))), factors, 2.5)
+    found = rating_als.regress(make_events(shown.user, shown.item, shown.value, (48, len(factors))), factors, 2.5)
     own = shown.user == 7
     expected = Ridge(2.5, fit_intercept=False).fit(factors[shown.item[own]], shown.value[own]).coef_
     assert np.allclose(found[7], expected)

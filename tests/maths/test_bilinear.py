@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from warmstart.maths.bilinear import Side, condition, events, expected_error, gather, moments
+from warmstart.maths.bilinear import Side, condition, expected_error, gather, make_events, moments
 
 
 def spd(draw, n, d):
@@ -33,7 +33,7 @@ def test_conditioning_on_sure_items_is_bayesian_regression(problem):
     who, what, y, items, noise, before, prior = problem
     sure = Side(items.mean, np.zeros((5, 0, 0)), np.arange(0))
     found = condition(
-        gather(*events(who, what, y, (3, 5)), sure, 1 / noise), np.ones((3, 3)), np.array([1, 2]), prior, before
+        gather(make_events(who, what, y, (3, 5)), sure, 1 / noise), np.ones((3, 3)), np.array([1, 2]), prior, before
     )
     for user in range(3):
         rows = np.flatnonzero(who == user)
@@ -50,7 +50,7 @@ def test_conditioning_on_sure_items_is_bayesian_regression(problem):
 
 def test_each_user_may_have_a_prior_covariance(problem):
     who, what, y, items, noise, before, prior = problem
-    sums = gather(*events(who, what, y, (3, 5)), items, 1 / noise)
+    sums = gather(make_events(who, what, y, (3, 5)), items, 1 / noise)
     arguments = (sums, np.ones((3, 3)), np.array([1, 2]), prior)
     each = condition(*arguments, np.stack([before, 2 * before, 3 * before]))
     for user, factor in enumerate((1, 2, 3)):
@@ -60,7 +60,7 @@ def test_each_user_may_have_a_prior_covariance(problem):
 
 def test_sums_error_and_moments_are_expectations(problem):
     who, what, y, items, noise, before, prior = problem
-    sums = gather(*events(who, what, y, (3, 5)), items, 1 / noise)
+    sums = gather(make_events(who, what, y, (3, 5)), items, 1 / noise)
     users = condition(sums, np.ones((3, 3)), np.array([1, 2]), prior, before)
     draw = np.random.default_rng(1)
     a, w = (
@@ -78,3 +78,11 @@ def test_sums_error_and_moments_are_expectations(problem):
         assert variance[place] == pytest.approx(product.var(), rel=0.03)
     second = sum((items.mean[i][:, None] * items.mean[i] + whole(items)[i]) / noise[i] for i in (0, 3, 4))
     assert np.allclose(sums.square[0], second)
+
+
+def test_a_pair_that_comes_twice_counts_twice(problem):
+    who, what, y, items, noise, *_ = problem
+    once = gather(make_events(who, what, y, (3, 5)), items, 1 / noise)
+    more = gather(make_events(np.append(who, 0), np.append(what, 3), np.append(y, 2.0), (3, 5)), items, 1 / noise)
+    assert np.allclose((more.energy - once.energy)[0], 4.0 / noise[3]) and np.allclose(more.energy[1:], once.energy[1:])
+    assert np.allclose(more.cross[0] - once.cross[0], 2.0 * items.mean[3] / noise[3])

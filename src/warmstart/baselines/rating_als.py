@@ -16,7 +16,7 @@ import numpy as np
 from warmstart.baselines.rating_means import Config as Effects
 from warmstart.baselines.rating_means import fit_bias, on_scale, residuals
 from warmstart.core import Prediction
-from warmstart.maths.bilinear import Floats, Side, condition, events, gather
+from warmstart.maths.bilinear import Events, Floats, Side, condition, gather, make_events
 from warmstart.tasks.cold_start import Users
 from warmstart.tasks.ratings import Ratings
 
@@ -40,25 +40,25 @@ SPACE: dict[str, list[Any]] = {
 def fit(train: Ratings, cfg: Config = Config(), seed: int = 0) -> Callable[[Users], Prediction]:
     bias = fit_bias(train, cfg.effects)
     shape = (len(train.users), len(train.items))
-    ones, values = events(train.user, train.item, residuals(bias, train), shape)
-    back, back_values = ones.T.tocsr(), values.T.tocsr()
+    events = make_events(train.user, train.item, residuals(bias, train), shape)
+    back = events.turned
     items = np.random.default_rng(seed).normal(size=(shape[1], cfg.factors)) / cfg.factors**0.5
     for _ in range(cfg.sweeps):
-        users = regress(ones, values, items, cfg.user_ridge)
-        items = regress(back, back_values, users, cfg.item_ridge)
+        users = regress(events, items, cfg.user_ridge)
+        items = regress(back, users, cfg.item_ridge)
 
     def predict(new: Users) -> Prediction:
         shown, asked = new.shown, new.asked
-        own = events(shown.user, shown.item, residuals(bias, shown), (len(shown.users), shape[1]))
-        found = regress(*own, items, cfg.user_ridge)
+        own = make_events(shown.user, shown.item, residuals(bias, shown), (len(shown.users), shape[1]))
+        found = regress(own, items, cfg.user_ridge)
         return on_scale(new, bias, (found[asked.user] * items[asked.item]).sum(1))
 
     return predict
 
 
-def regress(ones: Any, values: Any, other: Floats, ridge: float) -> Floats:
+def regress(events: Events, other: Floats, ridge: float) -> Floats:
     """Ridge regression of each row's values on the other side's factors."""
-    n, d = ones.shape[0], other.shape[1]
+    n, d = events.ones.shape[0], other.shape[1]
     sure = Side(other, np.zeros((len(other), 0, 0)), np.arange(0))
     zero = np.zeros((n, d))
-    return condition(gather(ones, values, sure), zero, np.arange(d), zero, np.eye(d) / ridge).mean
+    return condition(gather(events, sure), zero, np.arange(d), zero, np.eye(d) / ridge).mean

@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from warmstart.baselines.rating_means import Config as Effects
 from warmstart.baselines.rating_means import fit_bias, on_scale, residuals
 from warmstart.core import Prediction
-from warmstart.maths.bilinear import Floats, events
+from warmstart.maths.bilinear import Events, Floats, make_events
 from warmstart.tasks.cold_start import Users
 from warmstart.tasks.ratings import Ratings
 
@@ -50,7 +49,8 @@ EASE_SPACE: dict[str, list[Any]] = {"ridge": [100.0, 200.0, 400.0]}
 def fit_neighbours(train: Ratings, cfg: Neighbours = Neighbours(), seed: int = 0) -> Callable[[Users], Prediction]:
     bias = fit_bias(train, cfg.effects)
     kept, place = most_rated(train, cfg.most)
-    ones, left = (part[:, kept] for part in _matrices(train, residuals(bias, train)))
+    events = _events(train, residuals(bias, train))
+    ones, left = events.ones[:, kept], events.values[:, kept]
     product, square = (left.T @ left).toarray(), left.multiply(left).tocsr()
     shared = (square.T @ ones).toarray()  # sum over common raters of r_ui^2
     common = (ones.T @ ones).toarray()
@@ -71,7 +71,7 @@ def fit_neighbours(train: Ratings, cfg: Neighbours = Neighbours(), seed: int = 0
 def fit_ease(train: Ratings, cfg: Ease = Ease(), seed: int = 0) -> Callable[[Users], Prediction]:
     bias = fit_bias(train, cfg.effects)
     kept, place = most_rated(train, cfg.most)
-    left = _matrices(train, residuals(bias, train))[1][:, kept]
+    left = _events(train, residuals(bias, train)).values[:, kept]
     gram = (left.T @ left).toarray()
     gram[np.diag_indices_from(gram)] += cfg.ridge
     inverse = np.linalg.inv(gram)
@@ -94,8 +94,8 @@ def most_rated(train: Ratings, most: int) -> tuple[Any, Any]:
     return order, place
 
 
-def _matrices(ratings: Ratings, values: Floats) -> tuple[csr_array, csr_array]:
-    return events(ratings.user, ratings.item, values, (len(ratings.users), len(ratings.items)))
+def _events(ratings: Ratings, values: Floats) -> Events:
+    return make_events(ratings.user, ratings.item, values, (len(ratings.users), len(ratings.items)))
 
 
 def _each(users: Users, told: Floats, place: Any, one: Callable[[Floats, Any, Any], Floats]) -> Floats:

@@ -20,7 +20,7 @@ from sklearn.ensemble import HistGradientBoostingRegressor
 from warmstart.baselines.rating_means import Bias, fit_bias, residuals, user_effects
 from warmstart.baselines.rating_means import Config as Effects
 from warmstart.core import Prediction
-from warmstart.maths.bilinear import Floats, events
+from warmstart.maths.bilinear import Floats, make_events
 from warmstart.tasks.cold_start import Users
 from warmstart.tasks.features import Features
 from warmstart.tasks.profiles import fit_table, numbers_of
@@ -72,13 +72,13 @@ def columns(users: Users, bias: Bias, counts: Floats, profile: Features, content
     shown, asked = users.shown, users.asked
     effect = user_effects(bias, shown)
     left = residuals(bias, shown)
-    ones, values = events(shown.user, shown.item, left, (len(shown.users), len(content)))
+    ones, values, squares = make_events(shown.user, shown.item, left, (len(shown.users), len(content)))
     unit = content / np.maximum(np.linalg.norm(content, axis=1, keepdims=True), 1e-9)
     liked, seen = values @ unit, ones @ np.abs(unit)
     like = (liked[asked.user] * unit[asked.item]).sum(1)
     near = (seen[asked.user] * np.abs(unit[asked.item])).sum(1)
     number = ones.sum(1)
-    spread = np.sqrt((values.multiply(values).sum(1) + 5.0) / (number + 5.0))
+    spread = np.sqrt((squares.sum(1) + 5.0) / (number + 5.0))
     item, user = bias.item[asked.item], effect[asked.user]
     own = [
         bias.centre + item + user,

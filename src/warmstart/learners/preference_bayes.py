@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import svds
 
 from warmstart.core import InputError, Prediction
@@ -28,9 +29,9 @@ from warmstart.maths.bilinear import (
     Sums,
     condition,
     each_user,
-    events,
     expected_error,
     gather,
+    make_events,
     moments,
 )
 from warmstart.tasks.cold_start import Users
@@ -121,10 +122,10 @@ def predict(state: State, users: Users) -> Prediction:
 def observe(state: State, shown: Ratings, before: Inner | None = None) -> Inner:
     """The sums after these events, and those before."""
     used, place = np.unique(shown.item, return_inverse=True)
-    ones, values = events(shown.user, place, shown.value - state.centre, (len(shown.users), len(used)))
+    events = make_events(shown.user, place, shown.value - state.centre, (len(shown.users), len(used)))
     items = Side(state.items.mean[used], state.items.cov[used], state.items.free)
-    seen = gather(ones, values, items, 1 / state.noise[used])
-    found = Inner(seen, ones @ state.choices.basis[used], ones.sum(1))
+    seen = gather(events, items, 1 / state.noise[used])
+    found = Inner(seen, events.ones @ state.choices.basis[used], events.ones.sum(1))
     if before is None:
         return found
     sums = Sums(*(a + b for a, b in zip(before.seen, found.seen, strict=True)))
@@ -165,8 +166,8 @@ def learn(train: Ratings, cfg: Config, seed: int, hear: Callable[[int, State], N
         raise InputError("at least one factor and one sweep", f"{cfg.factors} and {cfg.sweeps}", "pass 1 or more")
     people, things = len(train.users), len(train.items)
     centre = float(train.value.mean())
-    ones, values = events(train.user, train.item, train.value - centre, (people, things))
-    back, back_values = ones.T.tocsr(), values.T.tocsr()
+    events = make_events(train.user, train.item, train.value - centre, (people, things))
+    ones, back = events.ones, events.turned
     features = fit_table(train.users, "users", cfg.least) if cfg.profile else Features()
     profile = _constant(numbers_of(features, train.users, "users"))
     choices = _choices(train, ones, profile, cfg, seed)
@@ -174,23 +175,25 @@ def learn(train: Ratings, cfg: Config, seed: int, hear: Callable[[int, State], N
     about = np.concatenate([profile, told], 1)
     content = _content(train, cfg)
     described = _constant(np.concatenate([content, choices.basis], 1))
-    known = back.sum(1) > 0
+    ratings = back.ones.sum(1)
+    known = ratings > 0
     fixed = content[:, (content > 0).mean(0) >= max(cfg.content, 1e-9)] if cfg.content < 1 else content[:, :0]
-    items, user_prior, item_prior = _start(back_values, known, fixed, about, described, cfg, seed)
+    items, user_prior, item_prior = _start(back.values, known, fixed, about, described, cfg, seed)
     free_item = items.free
     noise = np.full(things, float(train.value.var()))
-    ratings = back.sum(1)
+    rated = described[known]
+    of_users, of_items = _ridge(about, cfg.user_ridge), _ridge(rated, cfg.item_ridge)
     for sweep in range(cfg.sweeps):
         state = State(centre, items, noise, user_prior, item_prior, choices, features, train.scale)
-        seen = gather(ones, values, items, 1 / noise)
+        seen = gather(events, items, 1 / noise)
         given = np.ones((people, items.mean.shape[1]))
         free = np.arange(1, given.shape[1])
         users = condition(seen, given, free, about @ user_prior.weight, _widened(user_prior, unsure))
-        user_prior = _refit(about, users.mean[:, 1:], users.cov, cfg.user_ridge)
-        sums = gather(back, back_values, users)
+        user_prior = _refit(about, of_users, users.mean[:, 1:], users.cov)
+        sums = gather(back, users)
         scaled = Sums(*(part / noise.reshape(-1, *(1,) * (part.ndim - 1)) for part in sums))
         items = condition(scaled, items.mean, free_item, described @ item_prior.weight, item_prior.cov)
-        item_prior = _refit(described[known], items.mean[known][:, free_item], items.cov[known], cfg.item_ridge)
+        item_prior = _refit(rated, of_items, items.mean[known][:, free_item], items.cov[known])
         error = expected_error(sums, items)
         noise = (error + cfg.noise_events * error.sum() / ratings.sum()) / (ratings + cfg.noise_events)
         if hear is not None:
@@ -223,7 +226,7 @@ def _choices(train: Ratings, ones: Any, profile: Floats, cfg: Config, seed: int)
     basis = _basis(ones, cfg.choices, seed)
     number = ones.sum(1)
     mean = (ones @ basis) / np.maximum(number, 1)[:, None]
-    weight = _ridge(profile, mean, cfg.user_ridge)
+    weight = _ridge(profile, cfg.user_ridge)(mean)
     within = ((basis[train.item] - mean[train.user]) ** 2).sum(0) / max(len(train.item) - len(number), 1)
     apart = mean - profile @ weight
     total = (apart**2).mean(0)
@@ -275,17 +278,22 @@ def _start(
     )
 
 
-def _refit(features: Floats, mean: Floats, cov: Floats, ridge: float) -> Prior:
+def _refit(features: Floats, regress: Callable[[Floats], Floats], mean: Floats, cov: Floats) -> Prior:
     """Regression of the means on the features, and what it leaves over."""
-    weight = _ridge(features, mean, ridge)
+    weight = regress(mean)
     left = mean - features @ weight
     spread = (left.T @ left + cov.sum(0)) / len(left)
     return Prior(weight, spread + 1e-8 * np.eye(len(spread)))
 
 
-def _ridge(features: Floats, values: Floats, ridge: float) -> Floats:
-    """The constant, which comes first, is not shrunk."""
+def _ridge(features: Floats, ridge: float) -> Callable[[Floats], Floats]:
+    """values -> weights, factorised once; the constant, which comes first, is not shrunk."""
     penalty = np.full(features.shape[1], ridge)
     penalty[0] = 1e-6
-    weight: Floats = np.linalg.solve(features.T @ features + np.diag(penalty), features.T @ values).astype(float)
-    return weight
+    factor = cho_factor(features.T @ features + np.diag(penalty))
+
+    def regress(values: Floats) -> Floats:
+        weight: Floats = cho_solve(factor, features.T @ values)
+        return weight
+
+    return regress

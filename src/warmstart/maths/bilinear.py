@@ -36,13 +36,24 @@ class Sums(NamedTuple):
     energy: Floats  # [n]
 
 
-def events(rows: NDArray[Any], columns: NDArray[Any], values: Floats, shape: tuple[int, int]) -> tuple[Any, Any]:
-    """Sparse matrices of ones and of values, [rows, columns]."""
-    ones = csr_array((np.ones(len(values)), (rows, columns)), shape=shape)
-    return ones, csr_array((values, (rows, columns)), shape=shape)
+class Events(NamedTuple):
+    """Sparse matrices [rows, columns]; a pair that comes twice adds up in each."""
+
+    ones: Any
+    values: Any
+    squares: Any
+
+    @property
+    def turned(self) -> Events:
+        return Events(*(part.T.tocsr() for part in self))
 
 
-def gather(ones: Any, values: Any, other: Side, precision: Floats | None = None) -> Sums:
+def make_events(rows: Ints, columns: Ints, values: Floats, shape: tuple[int, int]) -> Events:
+    parts = (np.ones(len(values)), values, values**2)
+    return Events(*(csr_array((part, (rows, columns)), shape=shape) for part in parts))
+
+
+def gather(events: Events, other: Side, precision: Floats | None = None) -> Sums:
     """Sums over events of what the other side is believed to be; `precision` of its events, 1 / noise."""
     d, f = other.mean.shape[1], len(other.free)
     upper, own = np.triu_indices(d), np.triu_indices(f)
@@ -53,11 +64,11 @@ def gather(ones: Any, values: Any, other: Side, precision: Floats | None = None)
     mean, weight = other.mean, np.ones(len(other.mean))
     if precision is not None:
         moments, mean, weight = moments * precision[:, None], mean * precision[:, None], precision
-    packed = ones @ moments
+    packed = events.ones @ moments
     square = np.empty((len(packed), d, d))
     square[:, upper[0], upper[1]] = packed
     square[:, upper[1], upper[0]] = packed
-    return Sums(square, values @ mean, (values * values) @ weight)
+    return Sums(square, events.values @ mean, events.squares @ weight)
 
 
 def condition(sums: Sums, given: Floats, free: Ints, prior: Floats, before: Floats) -> Side:
