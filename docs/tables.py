@@ -27,6 +27,11 @@ PAGES = {
     "nearest_centroid": ["nearest_centroid"],
     "linear_head": ["linear_head"],
     "protonet": ["protonet"],
+    "preference_bayes": [
+        "preference_bayes",
+        "preference_bayes, ratings alone",
+        "preference_bayes, without choices",
+    ],
 }
 TRIAL = "trial"  # the setting that tells a trial of a search from a score
 NO_RESULTS = "No results have been committed yet.\n"

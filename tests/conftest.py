@@ -5,9 +5,12 @@ import random
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from hypothesis import settings
+
+from warmstart.tasks.ratings import make_ratings
 
 settings.register_profile("house", deadline=None, derandomize=True, database=None, max_examples=30)
 settings.load_profile("house")
@@ -38,3 +41,32 @@ def shared_data():
     if not folder.is_dir():
         pytest.skip(f"no public datasets in {folder}; set WARMSTART_DATA")
     return folder
+
+
+def simulate_ratings(users=240, items=60, seed=0, changed=()):
+    """Ratings from two factors, profiles that tell of the first and content that tells of the second.
+
+    The users named in `changed` give other ratings to other items, as many as before.
+    """
+    draw = np.random.default_rng(seed)
+    factor, taste = draw.normal(size=(items, 2)), draw.normal(size=(users, 2))
+    rows = []
+    for user in range(users):
+        chance = np.exp(0.5 * factor @ taste[user])
+        chosen = draw.choice(items, draw.integers(8, 30), replace=False, p=chance / chance.sum())
+        noise = 0.4 * draw.normal(size=len(chosen))
+        value = np.clip(3 + factor[chosen, 0] * 0.4 + factor[chosen] @ taste[user] * 0.6 + noise, 1, 5)
+        if f"u{user}" in changed:
+            chosen, value = np.arange(items - len(chosen), items), np.full(len(chosen), 5.0)
+        rows += [{"user": f"u{user}", "item": f"i{i}", "value": v} for i, v in zip(chosen, value, strict=True)]
+    names = [f"u{k}" for k in range(users)], [f"i{k}" for k in range(items + 1)]
+    people = pd.DataFrame(
+        {"kind": np.where(taste[:, 0] > 0, "a", "b"), "zip": [f"z{k}" for k in range(users)]}, names[0]
+    )
+    things = pd.DataFrame({"tags": [*np.where(factor[:, 1] > 0, "x|y", "y|z"), "x|z"], "year": np.arange(items + 1.0)})
+    return make_ratings(pd.DataFrame(rows), people, things.set_axis(names[1], axis=0), (1.0, 5.0))
+
+
+@pytest.fixture(scope="session")
+def simulated_ratings():
+    return simulate_ratings

@@ -16,8 +16,8 @@ from warmstart.tasks.images import as_batch, draw_episodes, make_images
 from warmstart.training.train import Plan
 
 ROOT = Path(__file__).parents[2]
-PICTURES = ("nearest_centroid", "linear_head", "protonet")
-METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem not in ("index", *PICTURES))
+OWN = ("index", "nearest_centroid", "linear_head", "protonet", "preference_bayes")  # with tests of their own
+METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem not in OWN)
 
 
 def blocks(page, heading=""):
@@ -101,6 +101,14 @@ def test_the_page_of_pictures_fits_adapts_and_exports(tmp_path, monkeypatch, cap
     exec(short, names)
     assert names["chances"].shape == (3, 4) and "protonet is right on" in capsys.readouterr().out
     assert (tmp_path / "classifier.onnx").exists() and (tmp_path / "model" / "card.md").exists()
+
+
+def test_the_page_of_preferences_predicts_ratings(simulated_ratings):
+    (snippet,) = blocks("docs/methods/preference_bayes.md")
+    names = {"ratings": simulated_ratings(users=60)}
+    exec(snippet.replace("factors=16", "factors=2, sweeps=3"), names)
+    asked = names["parts"].test.asked
+    assert names["said"].mean.shape == names["said"].variance.shape == (len(asked.value),)
 
 
 def test_readme_example_for_tables_runs(tmp_path, monkeypatch, capsys):

@@ -19,6 +19,14 @@ ABOUT = {
     "population": "simulated tasks of six unequal groups, with descriptors and known optimum",
     "sine": "A sin(x + b), amplitude and phase drawn for each task",
 }
+PUBLIC = {
+    "movielens-1m": "ml-1m.zip, and ml-1m_melu_extra.zip where present: research use, no redistribution",
+    "movielens-100k": "ml-100k.zip: research use, no redistribution",
+    "book_crossing": "BX-CSV-Dump.zip: research use, with citation",
+    "kuairand_pure": "the CSV tables of KuaiRand-Pure/data: CC BY-SA 4.0",
+    "omniglot": "images_background.zip and images_evaluation.zip: MIT",
+    "tiny_imagenet": "tiny_imagenet_200x100.parquet: non-commercial research and education",
+}
 
 
 class Name(enum.StrEnum):
@@ -28,13 +36,17 @@ class Name(enum.StrEnum):
 
 @app.command("list")
 def show(seed: Seed = 0, device: Device = "auto", json: Json = False, quiet: Quiet = False) -> None:
-    """List the embedded datasets."""
+    """List the embedded datasets, and the public ones that studies read from a folder you name."""
     from warmstart.report import plain
 
     voice = Voice(json, quiet)
     voice.document([{"name": name, "about": words} for name, words in ABOUT.items()])
     voice.show(plain(["dataset", "about"], [[name, words] for name, words in ABOUT.items()]))
-    voice.say("Get one with: warmstart data get population -o DIR")
+    files = [[name, words] for name, words in PUBLIC.items()]
+    voice.show(plain(["public dataset", "the publisher's files, and terms"], files))
+    voice.say(
+        "Get an embedded one with: warmstart data get population -o DIR; public ones: --data DIR or WARMSTART_DATA"
+    )
 
 
 @app.command()

@@ -1,0 +1,41 @@
+"""Side tables as numbers: what describes a user or an item, one row each, fitted on training rows alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from warmstart.tasks.cells import Floats
+from warmstart.tasks.features import Features
+from warmstart.tasks.roles import Roles, feature_kinds
+
+NO_ROLES = Roles(task="\0task", target="\0target")
+
+
+def fit_table(table: pd.DataFrame, where: str, least: int = 5, most: int = 16) -> Features:
+    """Kinds and vocabularies; values of fewer than `least` rows are left out, so a column of names vanishes."""
+    if not len(table.columns):
+        return Features()
+    plain = table.reset_index(drop=True)
+    return Features.fit(plain, feature_kinds(plain, NO_ROLES, "|", where), where, "|", least, most)
+
+
+def numbers_of(features: Features, table: pd.DataFrame, where: str) -> Floats:
+    """[n, d]: numbers and their squares, then 0 and 1 for each known value of the other columns."""
+    plain = table.reset_index(drop=True)
+    found = features.encode(plain, where) if len(table.columns) else Features().encode(plain, where)
+    numeric = found["numeric"].numpy().astype(np.float64)
+    categorical, bag = found["categorical"].numpy(), found["bag"].numpy()
+    parts = [numeric, numeric[:, : len(features.numeric)] ** 2 - 1]
+    for i, vocabulary in enumerate(features.categorical):
+        parts.append(_marks(categorical[:, i, None], vocabulary.size))
+    for i, vocabulary in enumerate(features.bag):
+        parts.append(_marks(bag[:, i], vocabulary.size))
+    return np.concatenate(parts, 1)
+
+
+def _marks(index: np.ndarray[tuple[int, ...], np.dtype[np.int64]], size: int) -> Floats:
+    """1 where a known value (index 2 on) is among those of a row."""
+    marks = np.zeros((len(index), size))
+    np.put_along_axis(marks, index, 1.0, 1)
+    return marks[:, 2:]

@@ -1,0 +1,75 @@
+"""The study of cold-start ratings on simulated users: every row, paired, resumable; and the preset on real ones."""
+
+import numpy as np
+import pytest
+import torch
+
+from warmstart.core import InputError, Prediction
+from warmstart.studies import cold_ratings
+from warmstart.studies.cold_ratings import ALL, COVERED, MINOR, MSE, PAIRED, Entry, Preset, judge
+from warmstart.tasks.cold_start import PAPER, SIZES, split_users
+
+TINY = Preset(("global mean", "bias", "als", "preference_bayes"), 2, 1.0)
+
+
+@pytest.fixture
+def simulated(monkeypatch, simulated_ratings, tmp_path):
+    ratings = simulated_ratings(users=120)
+    monkeypatch.setattr(cold_ratings, "read_movielens_1m", lambda path: ratings)
+    monkeypatch.setattr(cold_ratings, "PROFILE", ("kind", "zip"))
+    monkeypatch.setattr(cold_ratings, "major_users", lambda parts: np.arange(len(parts.test.shown.users)) % 3 > 0)
+    monkeypatch.setitem(cold_ratings.PRESETS, "quick", TINY)
+    return lambda **more: cold_ratings.run(seeds=(0, 1), data=tmp_path, **more)
+
+
+def test_every_method_is_judged_at_every_size_and_paired(simulated):
+    outcome = simulated()
+    rows = {(row.method, row.metric, row.setting.get("support")): row for row in outcome.results.rows}
+    for name in TINY.methods:
+        for size in (*SIZES, ALL):
+            assert rows[name, MSE, size].counts == (24, 24)
+            if name != "bias":
+                paired = rows[name, PAIRED, size].mean
+                assert paired == pytest.approx(rows[name, MSE, size].mean - rows["bias", MSE, size].mean)
+    assert rows["preference_bayes", COVERED, ALL].mean > 0.8 and ("bias", COVERED, ALL) not in rows
+    assert rows["preference_bayes", MINOR, ALL].counts == (8, 8)
+    assert rows["preference_bayes", PAIRED, ALL].high < 0 and rows["protocol", "share of major users", None].n == 48
+    assert "preference_bayes" in outcome.verdict and outcome.sections[0].svg.startswith("<svg")
+
+
+def test_an_interrupted_study_goes_on(simulated, monkeypatch, tmp_path):
+    first = simulated(folder=tmp_path / "kept")
+    assert (tmp_path / "kept" / "seed 0" / "split.json").exists()
+
+    def never(train, config, seed):
+        raise AssertionError("fitted again")
+
+    monkeypatch.setattr(cold_ratings, "ENTRIES", {n: Entry(never, None) for n in TINY.methods})
+    again = simulated(folder=tmp_path / "kept")
+    assert [row.values for row in again.results.rows] == [row.values for row in first.results.rows]
+
+
+def test_scores_are_per_user_and_by_hand(simulated_ratings):
+    users = split_users(simulated_ratings(users=40), PAPER).test
+    asked = users.asked
+    scores = judge(lambda shown: Prediction(torch.full((len(asked.value),), 3.0)), users, torch.ones(8))
+    own = asked.value[asked.user == 2]
+    assert float(scores[f"{MSE}, 5"][2]) == pytest.approx(((own - 3) ** 2).mean())
+    assert float(scores[f"MAE, {ALL}"][2]) == pytest.approx(np.abs(own - 3).mean())
+    assert f"{COVERED}, 5" not in scores
+
+
+def test_unknown_methods_and_missing_data_are_said(tmp_path):
+    with pytest.raises(InputError, match="methods among global mean"):
+        cold_ratings.run(only=["meluu"], data=tmp_path)
+    with pytest.raises(InputError, match="--data"):
+        cold_ratings.run()
+
+
+def test_real_users_are_told_better_than_by_effects(shared_data, monkeypatch):
+    if not (shared_data / "ml-1m.zip").exists():
+        pytest.skip("no ml-1m.zip there")
+    monkeypatch.setitem(cold_ratings.PRESETS, "quick", Preset(("bias", "preference_bayes"), 1, 0.15))
+    outcome = cold_ratings.run(data=shared_data)
+    at = {row.setting["support"]: row.mean for row in outcome.results.rows if row.metric == PAIRED}
+    assert max(at.values()) < 0 and at[ALL] < -0.03

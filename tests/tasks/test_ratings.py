@@ -1,0 +1,104 @@
+"""Ratings from anybody's tables: what is put right is said, what cannot be is refused."""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from warmstart.core import InputError
+from warmstart.tasks.ratings import make_ratings, read_ratings, take_rows, take_users, to_batch, to_stack
+from warmstart.tasks.roles import Roles
+
+ROLES = Roles(task="who", target="stars", item="film", time="when")
+ROWS = pd.DataFrame(
+    {
+        "who": ["b", "b", "a", "b", "a"],
+        "film": [7, 8, 7, 7, 9],
+        "stars": [1.0, 2.0, 3.0, 5.0, 4.0],
+        "when": [30, 10, 5, 40, 6],
+        "device": ["tv", "tv", "phone", "phone", "tv"],
+    }
+)
+PEOPLE = pd.DataFrame({"who": ["a", "c"], "age": [30, 40]})
+FILMS = pd.DataFrame({"film": [9, 7, 8, 6], "genre": ["war", "war|drama", "drama", "war"]})
+
+
+def refused(call, *parts):
+    with pytest.raises(InputError) as caught:
+        call()
+    for part in parts:
+        assert part in str(caught.value), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.fixture
+def found():
+    return read_ratings(ROWS, ROLES, PEOPLE, FILMS, (1, 5))
+
+
+def test_events_come_by_user_and_time_with_their_rows_of_the_side_tables(found):
+    names = found.users.index[found.user].tolist()
+    films = found.items.index[found.item].tolist()
+    assert list(zip(names, films, found.value, strict=True)) == [
+        ("b", "8", 2.0),
+        ("b", "7", 5.0),  # the later of two ratings
+        ("a", "7", 3.0),
+        ("a", "9", 4.0),
+    ]
+    assert found.context["device"].tolist() == ["tv", "phone", "phone", "tv"]
+    assert found.items["genre"].tolist() == ["war", "war|drama", "drama", "war"]  # nobody rated the last
+    assert found.users["age"].isna().tolist() == [True, False] and found.scale == (1, 5)
+
+
+def test_what_was_put_right_is_said(found):
+    said = " / ".join(found.notes)
+    assert "1 repeated ratings" in said and "the last one was kept" in said
+    assert "not in the order of time" in said and "1 of 2 users of the ratings are not in the table of users" in said
+    clean = read_ratings(ROWS.sort_values("when").drop(index=0), ROLES)
+    assert clean.notes == () and clean.scale == (2.0, 5.0) and len(clean.users.columns) == 0
+
+
+def test_files_are_read_as_frames_are(found, tmp_path):
+    ROWS.to_csv(tmp_path / "rows.csv", index=False)
+    FILMS.to_parquet(tmp_path / "films.parquet")
+    again = read_ratings(tmp_path / "rows.csv", ROLES, PEOPLE, tmp_path / "films.parquet", (1, 5))
+    for one, other in zip(found, again, strict=True):
+        assert one.equals(other) if isinstance(one, pd.DataFrame) else np.array_equal(one, other)
+
+
+def test_repeats_may_be_kept():
+    events = ROWS.rename(columns={"who": "user", "film": "item", "stars": "value", "when": "time"})
+    kept = make_ratings(events, pd.DataFrame(), pd.DataFrame(), keep_repeats=True)
+    assert kept.value.tolist() == [2.0, 1.0, 5.0, 3.0, 4.0]
+
+
+def test_users_and_rows_are_taken_apart(found):
+    part = take_users(found, np.array([1]))
+    assert part.users.index.tolist() == ["a"] and part.user.tolist() == [0, 0] and part.value.tolist() == [3, 4]
+    turned = take_users(found, np.array([1, 0]))
+    assert turned.user.tolist() == [0, 0, 1, 1] and turned.value.tolist() == [3, 4, 2, 5]
+    assert turned.context["device"].tolist() == ["phone", "tv", "tv", "phone"]
+    assert take_rows(found, found.value > 3).value.tolist() == [5, 4]
+    assert take_rows(found, np.array([3, 0])).value.tolist() == [4, 2]
+
+
+def test_bad_ratings_are_refused():
+    refused(lambda: read_ratings(ROWS, ROLES, scale=(1, 4)), "on the scale 1 to 4", "5.0 in row 4")
+    refused(lambda: read_ratings(ROWS.assign(stars=[1, None, 2, 3, 4]), ROLES), "a value", "row 2")
+    refused(lambda: read_ratings(ROWS.assign(stars=["1", "x", "2", "3", "4"]), ROLES), "a number", "'x' in row 2")
+    refused(lambda: read_ratings(ROWS.assign(when=[1, 2, None, 4, 5]), ROLES), "a time", "row 3")
+    refused(lambda: read_ratings(ROWS.assign(who=["a", None, "b", "b", "b"]), ROLES), "a name", "row 2")
+    refused(lambda: read_ratings(ROWS, Roles(task="who", target="stars")), "an item column")
+    refused(lambda: read_ratings(ROWS, Roles(task="whom", target="stars", item="film")), "'whom'", "'who' for")
+    twice = pd.concat([PEOPLE, PEOPLE])
+    refused(lambda: read_ratings(ROWS, ROLES, twice), "each name once", "'a' in row 3")
+    empty = pd.DataFrame(columns=["user", "item", "value"])
+    refused(lambda: make_ratings(empty, pd.DataFrame(), pd.DataFrame()), "ratings", "none")
+
+
+def test_events_become_a_padded_stack(found):
+    batch = to_batch(found)
+    assert batch.y.tolist() == [[2, 5], [3, 4]] and batch.mask.tolist() == [[1, 1], [1, 1]]
+    fewer = take_rows(found, np.array([3, 2, 0]))  # in any order
+    assert to_batch(fewer).y.tolist() == [[2, 0], [4, 3]] and to_batch(fewer).mask.tolist() == [[1, 0], [1, 1]]
+    assert to_stack(fewer, torch.tensor([1.5, 2.5, 3.5])).tolist() == [[3.5, 0.0], [1.5, 2.5]]
