@@ -24,8 +24,8 @@ NEVER = float("inf")  # an effect shrunk by so much is zero
 
 @dataclass(frozen=True)
 class Config:
-    item_shrink: float = 3.0  # ratings' worth of zero effect; inf leaves the effect out
-    user_shrink: float = 3.0
+    item_shrink: float = 2.0  # ratings' worth of zero effect; inf leaves the effect out
+    user_shrink: float = 8.0
     sweeps: int = 5  # in which items and training users take turns
 
 
@@ -34,7 +34,7 @@ USER_MEAN = Config(NEVER, 1e-9)
 ITEM_MEAN = Config(1e-9, NEVER, 1)
 SPACE: dict[str, list[Any]] = {
     "item_shrink": [1.0, 2.0, 4.0, 8.0, 16.0],
-    "user_shrink": [1.0, 2.0, 4.0, 8.0, 16.0],
+    "user_shrink": [2.0, 4.0, 8.0, 16.0],
 }
 
 

@@ -50,16 +50,16 @@ class Config:
     least: int = 5  # rows that must have a value of a side table for it to count
     profile: bool = True  # whether users' and items' tables are read
     content: float = 0.05  # least share of items that a column of content tells of for users to weigh it; 1: none
-    user_ridge: float = 10.0  # of B, in users
-    item_ridge: float = 5.0  # of A, in items
+    user_ridge: float = 30.0  # of B, in users
+    item_ridge: float = 15.0  # of A, in items
     noise_events: float = 20.0  # events' worth of shrinkage of an item's noise to the mean of all
 
 
 SPACE: dict[str, list[Any]] = {
     "factors": [12, 16, 24],
-    "user_ridge": [10.0, 30.0],
+    "user_ridge": [10.0, 30.0, 100.0],
     "content": [0.02, 0.05],
-    "item_ridge": [5.0, 15.0],
+    "item_ridge": [5.0, 15.0, 40.0],
 }
 
 
