@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike, NDArray
-from scipy.stats import ttest_ind
 
 from warmstart.core import InputError
 
@@ -51,6 +50,8 @@ def is_major(
 
 def gap(errors: ArrayLike, major: NDArray[np.bool_], level: float = 0.95) -> Gap:
     """Of one error for each user; users that scored NaN are left out. The interval is Welch's."""
+    from scipy.stats import ttest_ind  # imported here: loading it takes seconds
+
     values = np.asarray(errors, dtype=float)
     scored = ~np.isnan(values)
     minor, common = values[scored & ~major], values[scored & major]

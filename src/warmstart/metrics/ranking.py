@@ -7,7 +7,6 @@ order whatever is said of it, and without a click or without a miss there is not
 from __future__ import annotations
 
 import torch
-from scipy.stats import rankdata
 from torch import Tensor
 
 from warmstart.core import Batch, InputError
@@ -55,6 +54,8 @@ def auc(probability: Tensor, batch: Batch) -> Tensor:
 
 
 def _auc(score: Tensor, y: Tensor) -> float:
+    from scipy.stats import rankdata  # imported here: loading it takes seconds
+
     clicked = (y > 0.5).cpu().numpy()
     ones, zeros = int(clicked.sum()), int((~clicked).sum())
     if not ones or not zeros:
