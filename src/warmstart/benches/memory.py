@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from warmstart.benches.timing import describe
-from warmstart.benches.updates import check_names
-from warmstart.core import Learner, functional
+from warmstart.core import Learner, check_names, functional
 from warmstart.core.trees import leaves
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
@@ -68,7 +67,7 @@ def peak(way: Way, steps: int, rows: int, device: torch.device) -> tuple[int, in
 
 def run(device: str = "auto", progress: Callable[[str], Report] | None = None, only: Sequence[str] = ()) -> Results:
     """Peaks in MiB, and how much more the most steps take than the fewest. `only` names ways."""
-    check_names(only, list(WAYS))
+    check_names(only, WAYS, "ways")
     ways = {name: way for name, way in WAYS.items() if name in only} or WAYS
     where = choose_device(device)
     bar = progress or (lambda label: silent)

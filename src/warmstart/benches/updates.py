@@ -28,7 +28,7 @@ from warmstart.benches.timing import (
     one_thread,
     seconds,
 )
-from warmstart.core import InputError, Learner, Likelihood, Model, functional
+from warmstart.core import Learner, Likelihood, Model, check_names, functional
 from warmstart.engine.capture import Update, capture
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
@@ -41,12 +41,6 @@ from warmstart.report.page import Section
 CPU = torch.device("cpu")
 LOOP = "loop"
 TIME, RATIO, FIRST = "microseconds", "ratio", "first call"
-
-
-def check_names(only: Sequence[str], known: Sequence[str]) -> None:
-    unknown = [name for name in only if name not in known]
-    if unknown:
-        raise InputError(f"some of {'; '.join(known)}", repr(unknown[0]), "name some of them")
 
 
 class Workload(NamedTuple):
@@ -106,7 +100,7 @@ def compare(
     """
     where = choose_device(device)
     named = [workload.name for workload in workloads]
-    check_names(only, [*named, *ways(where)])
+    check_names(only, [*named, *ways(where)], "workloads or ways")
     bar = progress or (lambda label: silent)
     rows: list[Row] = []
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class InputError(ValueError):
     """Bad input, told in one sentence: what was expected, what came, what to do.
@@ -15,3 +17,11 @@ class InputError(ValueError):
     def __init__(self, expected: str, got: str, remedy: str) -> None:
         self.expected, self.got, self.remedy = expected, got, remedy
         super().__init__(f"expected {expected}, got {got}; {remedy}")
+
+
+def check_names(given: Iterable[str], known: Iterable[str], what: str = "methods") -> None:
+    """Refuse the first name that is not known."""
+    known = list(known)
+    for name in given:
+        if name not in known:
+            raise InputError(f"{what} among {', '.join(known)}", name, "name some of them")

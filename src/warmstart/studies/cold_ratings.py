@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from warmstart.baselines import autorec, rating_als, rating_items, rating_means, rating_trees
-from warmstart.core import InputError, Prediction
+from warmstart.core import InputError, Prediction, check_names
 from warmstart.engine.files import read_tensors, write_tensors
 from warmstart.engine.loop import Report, silent
 from warmstart.learners import preference_bayes
@@ -98,9 +98,7 @@ def run(
     folder: Path | None = None,
 ) -> Outcome:
     """On the CPU. With a folder, a run that was interrupted goes on where it stopped."""
-    unknown = [name for name in only if name not in ENTRIES]
-    if unknown:
-        raise InputError(f"methods among {', '.join(ENTRIES)}", unknown[0], "name some of them")
+    check_names(only, ENTRIES)
     if data is None:
         raise InputError("a folder with MovieLens-1M", "none", "name it with --data DIR or in WARMSTART_DATA")
     began, chosen = time.perf_counter(), PRESETS[preset]

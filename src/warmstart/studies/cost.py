@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from warmstart.core import InputError, Learner, Task, functional
+from warmstart.core import Learner, Task, check_names, functional
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.memory import peak_bytes
@@ -74,9 +74,7 @@ def run(
 ) -> Outcome:
     """Pictures of noise: what they show does not change what they cost. A seed is another repetition."""
     chosen, where = PRESETS[preset], choose_device(device)
-    unknown = [name for name in only if name not in ENTRIES]
-    if unknown:
-        raise InputError(f"methods among {', '.join(ENTRIES)}", unknown[0], "name some of them")
+    check_names(only, ENTRIES)
     bar = progress or (lambda label: silent)
     rows: list[Row] = []
     for name in list(only) or list(ENTRIES):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from warmstart.baselines import linear_head, nearest_centroid, protonet
-from warmstart.core import Batch, InputError, Learner, Prediction, Task, functional
+from warmstart.core import Batch, InputError, Learner, Prediction, Task, check_names, functional
 from warmstart.core.trees import concat, flatten, leaves, take, to_device, unflatten
 from warmstart.engine.device import choose_device, fast_products
 from warmstart.engine.loop import Report, silent
@@ -132,9 +132,7 @@ def run_study(
     bar = progress or (lambda label: silent)
     known = [*BASELINES, *(name for name in learners if name not in BASELINES)]
     may = [*known, *(setting.short for setting in size.settings)]
-    unknown = [name for name in only if name not in may]
-    if unknown:
-        raise InputError(f"methods or settings among {', '.join(may)}", unknown[0], "name some of them")
+    check_names(only, may, "methods or settings")
     names = [name for name in only if name in known] or list(size.methods)
     settings = [setting for setting in size.settings if setting.short in only] or list(size.settings)
     parts = Parts(*(part.to(where) for part in pictures))

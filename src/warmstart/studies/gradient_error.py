@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from warmstart.core import Batch, InputError, Task, functional, make_batch, make_task
+from warmstart.core import Batch, Task, check_names, functional, make_batch, make_task
 from warmstart.core.trees import pack, tree_map, unpack
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.noise import generator, train_noise
@@ -55,9 +55,7 @@ def run(
     folder: Path | None = None,
 ) -> Outcome:
     """In double precision on the CPU: this is about errors, not speed."""
-    unknown = [name for name in only if name not in METHODS]
-    if unknown:
-        raise InputError(f"methods among {', '.join(METHODS)}", unknown[0], "name some of them")
+    check_names(only, METHODS)
     chosen, names = PRESETS[preset], list(only) or list(METHODS)
     bar = progress or (lambda label: silent)
     rows: list[Row] = []

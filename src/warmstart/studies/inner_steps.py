@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from warmstart.core import InputError, Learner
+from warmstart.core import InputError, Learner, check_names
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.meta import predict_stack
@@ -67,9 +67,7 @@ def run(
 ) -> Outcome:
     """With a folder, a run that was interrupted goes on where it stopped."""
     size, where = PRESETS[preset], choose_device(device)
-    unknown = [name for name in only if name not in ENTRIES]
-    if unknown:
-        raise InputError(f"methods among {', '.join(ENTRIES)}", unknown[0], "name some of them")
+    check_names(only, ENTRIES)
     bar = progress or (lambda label: silent)
     test = sine.draw(FAMILY, size.tests, SHOT, 100, generator(TEST, SHOT), where)
     training = Training(FAMILY, SHOT, size.iterations, size.tasks)

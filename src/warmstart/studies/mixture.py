@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from warmstart.core import InputError, Learner, Task, functional
+from warmstart.core import Learner, Task, check_names, functional
 from warmstart.core.trees import to_device
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
@@ -77,9 +77,7 @@ def run(
 ) -> Outcome:
     """With a folder, a run that was interrupted goes on where it stopped."""
     size, where = PRESETS[preset], choose_device(device)
-    unknown = [name for name in only if name not in ENTRIES]
-    if unknown:
-        raise InputError(f"methods among {', '.join(ENTRIES)}", unknown[0], "name some of them")
+    check_names(only, ENTRIES)
     bar = progress or (lambda label: silent)
     rows: list[Row] = []
     for family in FAMILIES:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from warmstart.core import InputError, Prediction, Task
+from warmstart.core import Prediction, Task, check_names
 from warmstart.core.trees import take, to_device
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
@@ -80,9 +80,7 @@ def run(
 ) -> Outcome:
     """With a folder, a run that was interrupted goes on where it stopped."""
     chosen = PRESETS[preset]
-    unknown = [name for name in only if name not in ALL]
-    if unknown:
-        raise InputError(f"methods among {', '.join(ALL)}", unknown[0], "name some of them")
+    check_names(only, ALL)
     methods = tuple(only) or chosen.methods
     began = time.perf_counter()
     judged: dict[int, Judged] = {}

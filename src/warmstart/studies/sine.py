@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from warmstart.core import InputError, Learner, Task
+from warmstart.core import InputError, Learner, Task, check_names
 from warmstart.core.trees import to_device
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
@@ -86,9 +86,7 @@ def run(
 ) -> Outcome:
     """With a folder, a run that was interrupted goes on where it stopped."""
     size, where = PRESETS[preset], choose_device(device)
-    unknown = [name for name in only if name not in ENTRIES]
-    if unknown:
-        raise InputError(f"methods among {', '.join(ENTRIES)}", unknown[0], "name some of them")
+    check_names(only, ENTRIES)
     names = list(only) or list(ENTRIES)
     bar = progress or (lambda label: silent)
     errors: dict[tuple[str, int, int], dict[int, Tensor]] = {}

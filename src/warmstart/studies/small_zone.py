@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from warmstart.core import InputError, Learner, Task, adapt, functional
+from warmstart.core import InputError, Learner, Task, adapt, check_names, functional
 from warmstart.core.trees import pack, take, tree_map, unpack
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
@@ -78,9 +78,7 @@ def run(
 ) -> Outcome:
     """Sines, and Omniglot where its folder is given. With a folder an interrupted run goes on where it stopped."""
     size, where = PRESETS[preset], choose_device(device)
-    unknown = [name for name in only if name not in METRICS]
-    if unknown:
-        raise InputError(f"tasks among {', '.join(METRICS)}", unknown[0], "name some of them")
+    check_names(only, METRICS, "tasks")
     if OMNIGLOT in only and data is None:
         raise InputError("a folder with Omniglot", "none", "name it with --data DIR or in WARMSTART_DATA")
     bar = progress or (lambda label: silent)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from warmstart.core import InputError
+from warmstart.core import check_names
 from warmstart.core.trees import pack
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.noise import generator
@@ -54,9 +54,7 @@ def run(
     folder: Path | None = None,
 ) -> Outcome:
     """In double precision on the CPU."""
-    unknown = [name for name in only if name not in METHODS]
-    if unknown:
-        raise InputError(f"methods among {', '.join(METHODS)}", unknown[0], "name some of them")
+    check_names(only, METHODS)
     names, runs = list(only) or list(METHODS), PRESETS[preset].runs
     bar = progress or (lambda label: silent)
     rows: list[Row] = []
