@@ -12,7 +12,7 @@ install: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/pip || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,onnx,tensorboard,bench]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,onnx,tensorboard,bench,boost,faiss,fairness,weak,ray]'
 	touch $@
 
 demo: install

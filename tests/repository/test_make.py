@@ -45,7 +45,7 @@ def make(checkout, target):
 def test_first_call_creates_and_installs_then_runs(checkout):
     first, second, third = make(checkout, "demo")
     assert first == "-m venv .venv"
-    assert second == "-m pip install -c constraints.txt -e .[dev,onnx,tensorboard,bench]"
+    assert second == "-m pip install -c constraints.txt -e .[dev,onnx,tensorboard,bench,boost,faiss,fairness,weak,ray]"
     assert third == "demo -o out/demo"
 
 
