@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tempfile
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,6 +39,7 @@ def write_report(folder: Path, outcome: Outcome, title: str, merged: bool) -> di
     results, sections = outcome.results, list(outcome.sections)
     if merged and (folder / RESULTS).exists():
         results = merge(load(folder / RESULTS), results)
+        results = merge(results, replace(results, rows=tuple(outcome.follow(results.rows))))
         sections += _earlier(results, len(outcome.results.rows))
     try:
         folder.mkdir(parents=True, exist_ok=True)

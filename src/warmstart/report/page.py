@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +10,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from warmstart.engine.files import write_text
 from warmstart.report.results import Results
+from warmstart.report.rows import Row
 from warmstart.report.tables import NOT_FINITE, NOT_RUN, Table
 
 
@@ -29,6 +30,7 @@ class Outcome(NamedTuple):
     results: Results
     sections: list[Section]
     verdict: str  # one sentence
+    follow: Callable[[Sequence[Row]], list[Row]] = lambda rows: []  # rows that follow from others, of any run
 
 
 def write_page(

@@ -40,7 +40,7 @@ from warmstart.training.train import Plan
 
 OPTIMUM = "exact Bayes"
 AT = (5, 10)  # samples at which the gap counts
-METRIC = "relative MSE"
+METRIC, GAP = "relative MSE", "gap closed"
 GROUPS = {f"{share:.0%} group": [i] for i, share in enumerate(SHARES)} | {"small": list(SMALL)}
 
 
@@ -80,8 +80,8 @@ def run(
 ) -> Outcome:
     """With a folder, a run that was interrupted goes on where it stopped."""
     chosen = PRESETS[preset]
-    check_names(only, ALL)
-    methods = tuple(only) or chosen.methods
+    check_names(only, (*ALL, *BASELINES))
+    methods = tuple(only) or (*chosen.methods, *BASELINES)
     began = time.perf_counter()
     judged: dict[int, Judged] = {}
     shown: list[Section] = []
@@ -89,18 +89,18 @@ def run(
         judged[seed], picture = run_seed(chosen, methods, seed, choose_device(device), progress, folder)
         shown = shown or [picture]
     rows = rows_of(judged, METRIC, GROUPS, fresh=True)
-    rows += gap_rows(judged, methods)
+    rows += gap_rows(rows)
     where = str(choose_device(device))
     results = make_results("population", preset, where, " ".join(["warmstart", *sys.argv[1:]]), rows)
     baselines = set(BASELINES)
     groups = [name for name in GROUPS if name != "small"]
     sections = [
         error_table(results, METRIC, SIZES, baselines, OPTIMUM),
-        gap_section(rows),
+        *gap_section(rows),
         *figures(results, METRIC, groups, baselines, OPTIMUM, at=AT[0]),
         *shown,
     ]
-    return Outcome(results, sections, verdict(rows, time.perf_counter() - began))
+    return Outcome(results, sections, verdict(rows, time.perf_counter() - began), gap_rows)
 
 
 def run_seed(
@@ -120,7 +120,8 @@ def run_seed(
     predictors: dict[str, Predictor] = {}
     calibrations: dict[str, Calibration] = {}
     validation = held_out(drawn.validation, plan.support, plan.query, seed)
-    for name in methods:
+    baselines = [name for name in methods if name in BASELINES]
+    for name in [name for name in methods if name not in BASELINES]:
         config = configure(find(name).config, preset.settings.get(name, {}))
         if preset.trials > 1:
             run = runner(problem, preset.search, seed=seed, device=device)
@@ -130,7 +131,7 @@ def run_seed(
         report = bar(f"training {name}, seed {seed}")
         predictors[name] = _on_cpu(name, config, problem, plan, seed, device, kept, report)
         calibrations[name] = calibrate(predictors[name], validation, SIZES)
-    predictors |= fit_baselines(problem, plan, preset.trials, seed, folder=place, progress=progress)
+    predictors |= fit_baselines(problem, plan, preset.trials, seed, baselines, place, progress)
     predictors[OPTIMUM] = lambda task: _exact(drawn, task)
     task = held_out(drawn.test, plan.support, plan.query, seed)
     found = judge(predictors, calibrations, task, drawn.test.group, squared, SIZES)
@@ -165,46 +166,50 @@ def _exact(drawn: Population, task: Task) -> Prediction:
     return Prediction(said.mean.float(), said.variance.float())
 
 
-def gap_rows(judged: dict[int, Judged], methods: Sequence[str]) -> list[Row]:
-    """The share of the gap between the best baseline and the optimum that each learner closes, by seed."""
-    rows = []
-    for method in methods:
-        for size in AT:
-            for label in ("all", "small"):
-                values = {}
-                for seed, found in judged.items():
-                    kept = (
-                        torch.ones_like(found.group, dtype=torch.bool)
-                        if label == "all"
-                        else torch.isin(found.group, torch.tensor(SMALL))
-                    )
-                    mean = {name: float(by[size][kept].nanmean()) for name, by in found.errors.items()}
-                    best = min(mean[name] for name in BASELINES)
-                    values[seed] = (best - mean[method]) / (best - mean[OPTIMUM])
-                rows.append(make_row(method, {"samples": size, "group": label}, "gap closed", values))
-    return rows
+def gap_rows(rows: Sequence[Row]) -> list[Row]:
+    """The share of the gap between the best baseline and the optimum that each learner closes, by seed.
+
+    Seeds count in which the learner, the optimum and every baseline have a row: they may come from several runs.
+    """
+    settings = [{"samples": size, "group": label} for size in AT for label in ("all", "small")]
+    found = []
+    for setting in settings:
+        by_method = {
+            row.method: dict(zip(row.seeds, row.values, strict=True))
+            for row in rows
+            if row.metric == METRIC and row.setting == setting
+        }
+        for method in [name for name in by_method if name in ALL]:
+            needed = [by_method.get(name, {}) for name in (method, OPTIMUM, *BASELINES)]
+            closed = {}
+            for seed in set.intersection(*(set(values) for values in needed)):
+                mean, optimum, *baselines = (values[seed] for values in needed)
+                closed[seed] = (min(baselines) - mean) / (min(baselines) - optimum)
+            if closed:
+                found.append(make_row(method, setting, GAP, closed))
+    return found
 
 
-def gap_section(rows: Sequence[Row]) -> Section:
-    found = [row for row in rows if row.metric == "gap closed"]
+def gap_section(rows: Sequence[Row]) -> list[Section]:
+    found = [row for row in rows if row.metric == GAP]
     settings = [(size, label) for size in AT for label in ("all", "small")]
     lines = []
     for method in dict.fromkeys(row.method for row in found):
-        cells = []
-        for size, label in settings:
-            row = next(r for r in found if r.method == method and r.setting == {"samples": size, "group": label})
-            cells.append(f"{row.mean:.0%}")
-        lines.append([method, *cells])
+        mean = {(row.setting["samples"], row.setting["group"]): row.mean for row in found if row.method == method}
+        lines.append([method, *(f"{mean[setting]:.0%}" for setting in settings)])
     head = [
         "method",
         *(f"{size} samples, {'all tasks' if label == 'all' else 'small groups'}" for size, label in settings),
     ]
     caption = "Share closed of the gap between the best baseline and the exact Bayes prediction"
-    return Section("How much of what is possible", table=plain(head, lines, caption))
+    return [Section("How much of what is possible", table=plain(head, lines, caption))] if lines else []
 
 
 def verdict(rows: Sequence[Row], seconds: float) -> str:
-    found = [row for row in rows if row.metric == "gap closed" and row.setting == {"samples": AT[0], "group": "all"}]
+    setting = {"samples": AT[0], "group": "all"}
+    found = [row for row in rows if row.metric == GAP and row.setting == setting]
+    if not found:
+        return f"The share of the gap that is closed needs all baselines in the folder's results ({seconds:.0f} s)."
     best = max(found, key=lambda row: row.mean)
     return (
         f"From {AT[0]} samples of an unseen task, {best.method} closes {best.mean:.0%} of the gap between the best "
