@@ -135,6 +135,17 @@ def test_imaml():
     torch.testing.assert_close(delta.grad["w"], gradient(phi, Q).sum(0), rtol=1e-6, atol=1e-8)
 
 
+def test_imaml_with_halvings():
+    """At a rate far beyond what descent bears, steps that must fall still find the minimum."""
+    far = {"inner_lr": 6.0, "inner_steps": 400, "prox": 0.8, "solve_steps": 0}
+    learner = imaml.build(point, quadratic, imaml.Config(**far, halvings=6))
+    delta, _ = learner.meta_grad(learner.init({"w": THETA}), tasks(), ())
+    phi = (2 * A * S + 0.8 * THETA) / (2 * A + 0.8)
+    torch.testing.assert_close(delta.grad["w"], gradient(phi, Q).sum(0), rtol=1e-4, atol=1e-6)
+    unchecked = imaml.build(point, quadratic, imaml.Config(**far))
+    assert not unchecked.meta_grad(unchecked.init({"w": THETA}), tasks(), ())[0].grad["w"].isfinite().all()
+
+
 def test_pretrain():
     learner = pretrain.build(point, quadratic)
     delta, _ = learner.meta_grad(learner.init({"w": THETA}), tasks(), ())

@@ -68,6 +68,7 @@ LEARNERS = {
     "anil": Case(maml.build, maml.Config(**descent), "squared multiclass", fast="head.*"),
     "reptile": Case(reptile.build, reptile.Config(**descent, outer_decay=7)),
     "imaml": Case(imaml.build, imaml.Config(**descent, prox=0.8, solve_steps=3)),
+    "imaml-halvings": Case(imaml.build, imaml.Config(**descent, solve_steps=0, halvings=3), "squared"),
     "meta_sgd": Case(meta_sgd.build, meta_sgd.Config(**descent)),
     "meta_sgd-head": Case(meta_sgd.build, meta_sgd.Config(**descent, inner="adam"), "binary", fast="head.*"),
     "empirical_bayes": Case(empirical_bayes.build, empirical_bayes.Config(components=2, rank=1, evidence=0.6)),

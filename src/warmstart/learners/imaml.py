@@ -4,7 +4,8 @@
     d phi_t / d theta = (I + H_t / prox)^-1,   H_t = Hessian of L(phi_t; support_t)
     theta <- theta - outer_lr * sum_t (I + H_t / prox)^-1 grad L(phi_t; query_t)
 
-The inverse is applied by conjugate gradient with Hessian-vector products, so memory does not
+With `halvings` a step of the inner problem is as long as its objective allows. The inverse is
+applied by conjugate gradient with Hessian-vector products, so memory does not
 grow with the inner steps. Without conjugate-gradient steps it is the plain gradient at phi_t.
 
 Rajeswaran, Finn, Kakade and Levine, 2019. Differs from the paper: see docs/methods/imaml.md.
@@ -15,7 +16,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from torch.func import grad, vjp
+import torch
+from torch import Tensor
+from torch.func import grad, grad_and_value, vjp
 
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Prediction, Task, Tree, task_loss
 from warmstart.core.trees import add, expand, scale, tree_map
@@ -34,6 +37,7 @@ class Config:
     inner_steps: int = 16  # of training
     test_steps: int = 16  # of adaptation, unless the caller says otherwise
     inner: str = "sgd"  # sgd, momentum or adam
+    halvings: int = 0  # of inner_lr that a step may take for the inner objective to fall; 0 takes every step as it is
     prox: float = 2.0  # strength that ties a task to theta
     solve_steps: int = 5  # of conjugate gradient; 0 uses the plain gradient
     damping: float = 1.0  # added to the curvature
@@ -62,9 +66,22 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         return Inner(state.theta, optimiser.init(state.theta))
 
     def descend(theta: Params, inner: Inner, batch: Batch, noise: Tree) -> Inner:
-        pull = tree_map(lambda phi, anchor: cfg.prox * (phi - anchor), inner.phi, theta)
-        grads = add(grad(loss)(inner.phi, batch), pull)
-        return Inner(*optimiser.update(inner.phi, grads, inner.opt, cfg.inner_lr))
+        def objective(phi: Params) -> Tensor:
+            away = torch.stack([((phi[name] - anchor) ** 2).sum() for name, anchor in theta.items()]).sum()
+            return loss(phi, batch) + 0.5 * cfg.prox * away
+
+        def move(rate: float) -> Inner:
+            return Inner(*optimiser.update(inner.phi, grads, inner.opt, rate))
+
+        grads, height = grad_and_value(objective)(inner.phi)
+        if not cfg.halvings:
+            return move(cfg.inner_lr)
+        found = inner  # stays where it is if no rate will do; else the greatest that does
+        for power in range(cfg.halvings, -1, -1):
+            there = move(cfg.inner_lr / 2**power)
+            lower = objective(there.phi) < height
+            found = tree_map(lambda new, old, lower=lower: torch.where(lower, new, old), there, found)
+        return found
 
     def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
         return descend(state.theta, inner, batch, noise)

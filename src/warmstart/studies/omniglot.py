@@ -52,7 +52,7 @@ def _descent(way: int) -> dict[str, Any]:
 
 
 def _implicit(**more: Any) -> imaml.Config:
-    return imaml.Config(inner_lr=0.1, inner_steps=16, test_steps=16, prox=2.0, damping=1.0, **more)
+    return imaml.Config(inner_lr=0.1, inner_steps=16, test_steps=16, prox=0.5, damping=10.0, **more)
 
 
 LEARNERS = entries(
