@@ -94,8 +94,15 @@ def test_alone_a_query_picture_does_not_feel_the_others():
     assert not torch.allclose(together[:, :2], less)
 
 
-def test_only_large_maps_on_a_cpu_run_task_after_task():
-    assert fastest_stage(torch.device("cpu"), strided=False, updates=60_000) is LOOPED
-    assert fastest_stage(torch.device("cpu"), strided=True, updates=60_000) is TRACED
-    assert fastest_stage(torch.device("cuda"), strided=False, updates=60_000) is COMPILED
-    assert fastest_stage(torch.device("cuda"), strided=False, updates=100) is TRACED
+@pytest.mark.parametrize(
+    ("device", "strided", "updates", "pictures", "stage"),
+    [
+        ("cpu", False, 60_000, 80, LOOPED),
+        ("cpu", True, 60_000, 8 * 80, TRACED),
+        ("cpu", True, 60_000, 32 * 80, LOOPED),
+        ("cuda", False, 60_000, 32 * 80, COMPILED),
+        ("cuda", False, 100, 32 * 80, TRACED),
+    ],
+)
+def test_many_pictures_or_large_maps_on_a_cpu_run_task_after_task(device, strided, updates, pictures, stage):
+    assert fastest_stage(torch.device(device), strided, updates, pictures) is stage

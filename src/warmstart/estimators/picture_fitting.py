@@ -93,7 +93,8 @@ def fit_method(
     design, device = problem.design, images.pixels.device
     if hasattr(cfg, "outer_decay") and cfg.outer_decay == 0:
         cfg = dataclasses.replace(cfg, outer_decay=plan.steps)
-    stage = TRACED if name == "protonet" else fastest_stage(device, design.strided, plan.steps)
+    pictures = plan.tasks * way * (shot + plan.query)
+    stage = TRACED if name == "protonet" else fastest_stage(device, design.strided, plan.steps, pictures)
     learner, state = assemble(name, cfg, images.shape, design, way, stage, seed)
     judged = min(way, len(validation.names))
     asked = min(VALIDATION_QUERY, plan.query)

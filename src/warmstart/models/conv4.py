@@ -80,10 +80,14 @@ class Conv4(nn.Module):
 
 
 LONG = 10_000  # updates that make up for compiling, which takes a minute and then runs three times as fast
+FEW = 640  # strided pictures whose maps a CPU keeps at hand
 
 
-def fastest_stage(device: torch.device, strided: bool, updates: int) -> Stage:
-    """How a stack of these networks runs best: on a CPU large maps do so one task after another."""
+def fastest_stage(device: torch.device, strided: bool, updates: int, pictures: int) -> Stage:
+    """How a stack of these networks runs best; `pictures` of all its tasks together.
+
+    On a CPU many pictures or large maps do so one task after another.
+    """
     if device.type == "cuda":
         return COMPILED if updates >= LONG else TRACED
-    return TRACED if strided else LOOPED
+    return TRACED if strided and pictures <= FEW else LOOPED

@@ -98,7 +98,9 @@ def measure(name: str, steps: int, preset: Preset, device: torch.device, seed: i
     with seeded(seed):
         module = Conv4((3, preset.side, preset.side), WAY, preset.filters, strided=False).to(device)
     model = functional(module)
-    stage = fastest_stage(device, strided=False, updates=preset.repeats)
+    stage = fastest_stage(
+        device, strided=False, updates=preset.repeats, pictures=preset.tasks * WAY * (SHOT + preset.query)
+    )
     learner = ENTRIES[name].build(model, multiclass, ENTRIES[name].config(steps), stage)
     state, update = learner.init(model.params), meta_update(learner, stage=stage)
     tasks = draw(preset, device, seed)

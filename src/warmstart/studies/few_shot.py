@@ -169,7 +169,7 @@ def fit(
 ) -> tuple[Predictor, Predictor]:
     """A trained method as it predicts a task's query pictures together, and each alone."""
     way, shot = setting
-    stage = fastest_stage(device, network.strided, size.plan.steps)
+    stage = fastest_stage(device, network.strided, size.plan.steps, size.tasks[way] * way * (shot + size.query))
     if name == "nearest_centroid":
         drawn = nearest_centroid.Config(way=way, shot=shot, query=size.query)
         predict = nearest_centroid.fit(parts.train, way, drawn, seed)

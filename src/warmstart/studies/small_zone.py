@@ -115,7 +115,8 @@ def on_omniglot(size: Preset, data: Path, seed: int, device: torch.device, bar: 
     shown, judged = (with_rotations(take_classes(images, names)).to(device) for names in (split[0], split[2]))
     with seeded(seed):
         model = functional(Conv4((1, 28, 28), WAY, size.filters, strided=True).to(device))
-    stage = fastest_stage(device, strided=True, updates=size.pictures)
+    shown_and_judged = size.tasks * WAY * (SHOT + QUERY)
+    stage = fastest_stage(device, strided=True, updates=size.pictures, pictures=shown_and_judged)
     learner = maml.build(model, multiclass, maml.Config(inner_lr=0.4, outer_decay=size.pictures), stage)
     draw = sampler(shown, WAY, SHOT, QUERY)
     source = from_family(draw, size.tasks, seed, learner.noise, device, block=4)
