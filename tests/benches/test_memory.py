@@ -65,7 +65,7 @@ def test_first_order_memory_does_not_depend_on_the_steps():
 def test_the_memory_of_gem_does_not_depend_on_the_steps_and_that_of_abml_does():
     assert growth("gem", 10, 5) == 1.0
     assert growth("abml, kept", 10, 5) > 3
-    assert [peak(WAYS["gem"], steps, 10, CPU)[1] for steps in (5, 20)] == [25 * 2 * 5 * 1761 * 4 * k for k in (5, 20)]
+    assert [peak(WAYS["gem"], k, 10, CPU)[1] for k in (3, 5, 20)] == [25 * 2 * 5 * 1761 * 4 * k for k in (3, 5, 5)]
 
 
 def test_run_gives_each_peak_and_the_growth(monkeypatch):

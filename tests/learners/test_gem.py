@@ -217,6 +217,19 @@ def test_a_bad_posterior_is_refused_by_name_and_leaves_the_prior():
             check_posteriors(state, Posteriors(good, good, version), "client 9")
 
 
+@pytest.mark.parametrize("joint", [False, True])
+def test_later_steps_use_the_draws_of_the_first_again(joint):
+    model, task = linear()[0], tasks()
+    few = Config(inner_lr=0.02, inner_steps=5, samples=3, rounds=2, noise=NOISE, joint=joint)
+    learner, every = gem.build(model, squared, few), gem.build(model, squared, replace(few, rounds=9))
+    state = learner.init(model.params)
+    drawn = train_noise(learner.noise, len(task.key), generator(3))
+    again = tree_map(lambda leaf: leaf[:, [0, 1, 0, 1, 0]], drawn)
+    found, expected = learner.meta_grad(state, task, drawn)[0], every.meta_grad(state, task, again)[0]
+    assert all(len(leaf[0]) == 2 for leaf in leaves(drawn))
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 def test_a_variance_that_runs_away_is_bounded_and_reported():
     """One plain step that is far too long: widths are held at their bounds, and the update says how many."""
     model, mean, log_sd = linear()

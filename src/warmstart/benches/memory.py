@@ -53,7 +53,7 @@ PEAK, GROWTH, NOISE = "peak", "growth", "noise"
 
 
 def peak(way: Way, steps: int, rows: int, device: torch.device) -> tuple[int, int]:
-    """Bytes of the second meta-update, as the first one also records its programs, and of its noise."""
+    """Bytes of the second meta-update with its noise, as the first one also records its programs, and of the noise."""
     with seeded(0):
         model = functional(MLP(1, HIDDEN, 1).to(device))
     learner = way.build(model, squared, replace(way.config, inner_steps=steps), TRACED)
@@ -62,7 +62,7 @@ def peak(way: Way, steps: int, rows: int, device: torch.device) -> tuple[int, in
     update, state = meta_update(learner, stage=TRACED), learner.init(model.params)
     update(state, feed)
     drawn = sum(leaf.numel() * leaf.element_size() for leaf in leaves(noise))
-    return peak_bytes(lambda: update(state, feed), device), drawn
+    return drawn + peak_bytes(lambda: update(state, feed), device), drawn
 
 
 def run(device: str = "auto", progress: Callable[[str], Report] | None = None, only: Sequence[str] = ()) -> Results:

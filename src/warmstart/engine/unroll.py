@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from warmstart.core import Batch, Tree
-from warmstart.core.trees import add, take, tree_map
+from warmstart.core.trees import add, leaves, take, tree_map
 from warmstart.engine.stage import Stage
 
 Step = Callable[[Tree, Any, Batch, Tree], Any]  # one task: shared, Inner, Batch, noise -> Inner
@@ -90,12 +90,16 @@ def unroll(step: Step, stage: Stage, recompute: bool = False) -> Unrolled:
 
 
 def last(step: Step, stage: Stage) -> Loop:
-    """The inner loop of methods that do not differentiate it: only the last state is kept."""
+    """The inner loop of methods that do not differentiate it: only the last state is kept.
+
+    Noise for fewer steps than there are is used again from its beginning.
+    """
     forward = stage.stack(step)
 
     def run(shared: Tree, inner: Any, batch: Batch, noise: Tree, steps: int) -> Any:
+        drawn = min([steps, *(len(leaf) for leaf in leaves(noise))])
         for k in range(steps):
-            inner = forward(shared, inner, batch, take(noise, k))
+            inner = forward(shared, inner, batch, take(noise, k % drawn))
         return inner
 
     return run

@@ -55,6 +55,9 @@ class Config:
     inner_steps: int = 5  # of each posterior in training
     test_steps: int = 10  # of adaptation, unless the caller says otherwise
     samples: int = 5  # draws in an inner step
+    rounds: int = (
+        5  # steps of training that have draws of their own; later ones use them again, so memory does not grow
+    )
     predictions: int = 20  # draws in a prediction
     estimator: str = "weights"  # local or flipout: noise of its own for every row, in `maths.expectation`
     kl_weight: float = 1.0  # of the prior in the inner loop
@@ -154,7 +157,7 @@ def check_posteriors(state: State, found: Posteriors, name: str = "a posterior")
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
-    counts = {"samples": cfg.samples, "predictions": cfg.predictions, "inner_steps": cfg.inner_steps}
+    counts = {name: getattr(cfg, name) for name in ("samples", "predictions", "inner_steps", "rounds")}
     check(model, noise=cfg.noise, sd=cfg.sd, head_sd=cfg.head_sd or cfg.sd, **counts)
     infer, common = _parts(model, likelihood, cfg)
     out = outer(cfg.outer_lr, cfg.outer_decay)
@@ -173,7 +176,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         value = judged((), found.support, tasks.query, drawn).sum(0)
         return merge(state, found), told(value, found.support, found.both)
 
-    train = {part: infer.noise(cfg.inner_steps, cfg.samples) for part in ("support", "query")}
+    train = {part: infer.noise(min(cfg.inner_steps, cfg.rounds), cfg.samples) for part in ("support", "query")}
     noise = asked(model, infer, cfg.samples, cfg.predictions, train)
     init, start, step, finish, predict = first_prior(out, cfg.sd, cfg.head_sd), *common[:4]
     return Learner(init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)
