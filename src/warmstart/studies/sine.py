@@ -57,7 +57,10 @@ ENTRIES = {
     "fomaml": Entry(maml.build, maml.Config(inner_lr=0.01, inner_steps=1, first_order=True)),
     "anil": Entry(maml.build, maml.Config(inner_lr=0.01, inner_steps=1), "head.*"),
     "reptile": Entry(reptile.build, reptile.Config(inner_lr=0.01, inner_steps=5, inner="adam", outer_lr=0.3)),
-    "imaml": Entry(imaml.build, imaml.Config(inner_lr=0.01, inner_steps=16, prox=2.0, solve_steps=5, damping=1.0)),
+    "imaml": Entry(
+        imaml.build,
+        imaml.Config(inner_lr=0.01, inner_steps=16, halvings=5, prox=2.0, solve_steps=5, damping=1.0),
+    ),
     "meta_sgd": Entry(meta_sgd.build, meta_sgd.Config(inner_lr=0.01, inner_steps=1)),
     "empirical_bayes": Entry(
         conditioned, empirical_bayes.Config(components=1, rank=8, weight_decay=0.0, outer_lr=1e-3)
