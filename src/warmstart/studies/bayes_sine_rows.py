@@ -85,7 +85,7 @@ ENTRIES = {
     ),
     "imaml": Entry(
         imaml.build,
-        imaml.Config(),
+        imaml.Config(halvings=5),
         {"inner_lr": [0.003, 0.01, 0.03], "inner_steps": [8, 16], "prox": [0.3, 1.0, 2.0], **OUTER},
     ),
     "meta_sgd": Entry(
