@@ -10,7 +10,7 @@ kept as sentences in `notes`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +26,7 @@ from warmstart.tasks.side_tables import keys
 from warmstart.tasks.table import Source, read_table
 
 EVENT = ("user", "item", "value", "time")
+NAMES = {name: name for name in EVENT}
 
 
 class Ratings(NamedTuple):
@@ -49,21 +50,82 @@ def make_ratings(
     scale: tuple[float, float] | None = None,
     where: str = "ratings",
     keep_repeats: bool = False,
+    called: Mapping[str, str] = NAMES,
 ) -> Ratings:
     """From events with columns user, item, value and, where known, time; other columns are context.
 
     `users` and `items` are indexed by name; names are compared as texts. A user's second rating of an
-    item replaces the first unless `keep_repeats`. Users without an event are left out.
+    item replaces the first unless `keep_repeats`. Users without an event are left out. Messages name the
+    columns as they were `called`.
     """
+    kept = _kept(events, scale, where, keep_repeats, called)
+    people, missing_users = _aligned(users, kept.users, where, "users", keep=False)
+    things, missing_items = _aligned(items, kept.items, where, "items", keep=True)
+    notes = (*kept.notes, *(note for note in (missing_users, missing_items) if note))
+    place = things.index.get_indexer(pd.Index(kept.items, dtype=object)).astype(np.int64)
+    context = events.drop(columns=[name for name in EVENT if name in events]).iloc[kept.row].reset_index(drop=True)
+    limits = (float(kept.value.min()), float(kept.value.max())) if scale is None else scale
+    return Ratings(kept.user, place[kept.item], kept.value, kept.time, context, people, things, limits, notes)
+
+
+def newcomers(
+    events: pd.DataFrame | None,
+    users: pd.DataFrame,
+    items: pd.DataFrame,
+    scale: tuple[float, float],
+    called: Mapping[str, str] = NAMES,
+) -> Ratings:
+    """Events of users whose profiles are given, some perhaps empty, with items of a catalogue that is known.
+
+    Events of other users are passed over; those of other items are left out, which the notes say.
+    """
+    if events is None or not len(events):
+        none = np.zeros(0, dtype=np.int64)
+        return Ratings(none, none, np.zeros(0), np.zeros(0), pd.DataFrame(), users, items, scale)
+    kept = _kept(events, scale, "support", False, called)
+    who = users.index.get_indexer(pd.Index(kept.users, dtype=object))[kept.user]
+    what = items.index.get_indexer(pd.Index(kept.items, dtype=object))[kept.item]
+    unknown = np.unique(kept.item[what < 0])
+    notes = list(kept.notes)
+    if len(unknown):
+        first = repr(kept.items[unknown[0]])
+        notes.append(f"{len(unknown):,} items that the model does not know, {first} first: their ratings were left out")
+    rows = np.flatnonzero((who >= 0) & (what >= 0))
+    rows = rows[np.argsort(who[rows], kind="stable")]
+    context = pd.DataFrame(index=range(len(rows)))
+    return Ratings(who[rows], what[rows], kept.value[rows], kept.time[rows], context, users, items, scale, tuple(notes))
+
+
+class _Kept(NamedTuple):
+    """Events that count, by user and time."""
+
+    row: Ints  # of the table
+    user: Ints  # places in `users`
+    item: Ints
+    value: Floats
+    time: Floats
+    users: list[str]
+    items: list[str]
+    notes: tuple[str, ...]
+
+
+def _kept(
+    events: pd.DataFrame,
+    scale: tuple[float, float] | None,
+    where: str,
+    keep_repeats: bool,
+    called: Mapping[str, str],
+) -> _Kept:
     require(EVENT[:3], events.columns, where)
     if not len(events):
         raise InputError(f"ratings in the {where}", "none", "pass at least one")
-    value = numbers(events["value"], where)
-    _check_values(events["value"], value, scale, where)
-    raters, names = keys(events["user"], where)
-    rated, titles = keys(events["item"], where)
+    column = {name: events[name].rename(called[name]) for name in EVENT if name in events}
+    value = numbers(column["value"], where)
+    _check_values(column["value"], value, scale, where)
+    raters, names = keys(column["user"], where)
+    rated, titles = keys(column["item"], where)
     timed = "time" in events
-    time = np.asarray(ranks(events["time"], where), dtype=np.float64) if timed else np.zeros(len(events))
+    time = np.asarray(ranks(column["time"], where), dtype=np.float64) if timed else np.zeros(len(events))
     notes = []
     order = np.lexsort((time, raters))
     if timed and _falls(raters, time):
@@ -73,15 +135,7 @@ def make_ratings(
         if not last.all():
             notes.append(f"{int((~last).sum()):,} repeated ratings of an item by a user: the last one was kept")
         order = order[last]
-    people, missing_users = _aligned(users, names, where, "users", keep=False)
-    things, missing_items = _aligned(items, titles, where, "items", keep=True)
-    notes += [note for note in (missing_users, missing_items) if note]
-    place = things.index.get_indexer(pd.Index(titles, dtype=object)).astype(np.int64)
-    context = events.drop(columns=[name for name in EVENT if name in events]).iloc[order].reset_index(drop=True)
-    limits = (float(value.min()), float(value.max())) if scale is None else scale
-    return Ratings(
-        raters[order], place[rated[order]], value[order], time[order], context, people, things, limits, tuple(notes)
-    )
+    return _Kept(order, raters[order], rated[order], value[order], time[order], names, titles, tuple(notes))
 
 
 def read_ratings(
@@ -100,13 +154,32 @@ def read_ratings(
     require([roles.task, roles.target, roles.item, roles.time], frame.columns, "ratings")
     if roles.item is None:
         raise InputError("an item column", "none", "name it in the roles")
-    new = {roles.task: "user", roles.item: "item", roles.target: "value", roles.time: "time"}
-    events = frame.drop(columns=list(roles.drop)).rename(columns={old: name for old, name in new.items() if old})
-    users, items = (
-        pd.DataFrame() if table is None else by_name(read_table(table, where), key, where, roles.drop)
+    sides = [
+        (None if table is None else read_table(table, where), key, where)
         for table, key, where in ((task_table, roles.task, "task table"), (item_table, roles.item, "item table"))
+    ]
+    require(
+        roles.drop,
+        [*frame.columns, *(name for side, _, _ in sides if side is not None for name in side.columns)],
+        "tables",
     )
-    return make_ratings(events, users, items, scale)
+    users, items = (
+        pd.DataFrame() if side is None else by_name(side, key, where, roles.drop) for side, key, where in sides
+    )
+    events = as_events(frame.drop(columns=[name for name in roles.drop if name in frame]), roles)
+    return make_ratings(events, users, items, scale, called=called_by(roles))
+
+
+def called_by(roles: Roles) -> dict[str, str]:
+    """What the roles call user, item, value and time."""
+    return dict(zip(EVENT, (roles.task, str(roles.item), roles.target, str(roles.time)), strict=True))
+
+
+def as_events(frame: pd.DataFrame, roles: Roles) -> pd.DataFrame:
+    """Columns named user, item, value and time, whatever the roles call them; others of these names are context."""
+    new = {roles.task: "user", roles.item: "item", roles.target: "value", roles.time: "time"}
+    other = {name: f"{name} (context)" for name in EVENT if name not in new and name in frame}
+    return frame.rename(columns=other | {old: name for old, name in new.items() if old})
 
 
 def by_name(table: pd.DataFrame, key: str, where: str, drop: Sequence[str] = ()) -> pd.DataFrame:
@@ -132,6 +205,19 @@ def take_rows(ratings: Ratings, rows: NDArray[Any]) -> Ratings:
     )
 
 
+def join_ratings(first: Ratings, later: Ratings) -> Ratings:
+    """The events of both, of the same users and items, by user; those of `first` come first."""
+    user = np.concatenate([first.user, later.user])
+    order = np.argsort(user, kind="stable")
+    return first._replace(
+        user=user[order],
+        item=np.concatenate([first.item, later.item])[order],
+        value=np.concatenate([first.value, later.value])[order],
+        time=np.concatenate([first.time, later.time])[order],
+        context=pd.concat([first.context, later.context], ignore_index=True).iloc[order].reset_index(drop=True),
+    )
+
+
 def take_users(ratings: Ratings, users: Ints) -> Ratings:
     """The events of some users alone, who are numbered anew in the order given; the items stay."""
     place = np.full(len(ratings.users), -1)
@@ -150,7 +236,7 @@ def _check_values(column: pd.Series[Any], value: Floats, scale: tuple[float, flo
     out = (value < scale[0]) | (value > scale[1])
     if out.any():
         expected = f"a value on the scale {scale[0]:g} to {scale[1]:g}"
-        raise cell_error(expected, column, int(out.argmax()), where, "correct it, or pass the scale it is on")
+        raise cell_error(expected, column, int(out.argmax()), where, "correct it, or fit with the scale it is on")
 
 
 def _falls(user: Ints, time: Floats) -> bool:

@@ -1,0 +1,107 @@
+"""Methods for preferences by name: each learns from the ratings of many users and adapts to a new one's events.
+
+A method that keeps sums over a user's events brings its own steps; one that only predicts from all events of a
+user becomes the same by `by_events`.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from warmstart.baselines import rating_means
+from warmstart.core import InputError, Prediction
+from warmstart.engine.loop import Report
+from warmstart.learners import preference_bayes
+from warmstart.tasks.cells import Floats, Ints
+from warmstart.tasks.cold_start import Users
+from warmstart.tasks.ratings import Ratings, join_ratings
+
+Scores = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # mean, and variance where there is one: [users, items]
+
+
+class PreferenceMethod(NamedTuple):
+    config: Any  # the default
+    space: Mapping[str, Sequence[Any]]  # what a search may try
+    state: type  # a named tuple of arrays, numbers, features and further ones: what is saved
+    learn: Callable[[Ratings, Any, int, Report], Any]  # training users, configuration, seed, progress -> State
+    observe: Callable[[Any, Ratings, Any], Any]  # State, events, Inner before or None -> Inner
+    finish: Callable[[Any, Ratings, Any], Any]  # State, users, Inner -> Adapted
+    score: Callable[[Any, Any, Ratings], Prediction]  # State, Adapted, events asked about -> one number for each
+    catalogue: Callable[[Any, Any, Ints | None], Scores]  # State, Adapted, which items or all -> those for every user
+    rates: Callable[[Any, Any], Floats] | None = None  # State, Adapted -> [users] learning rates
+
+
+def by_events(
+    config: Any,
+    space: Mapping[str, Sequence[Any]],
+    state: type,
+    learn: Callable[[Ratings, Any, int, Report], Any],
+    predict: Callable[[Any, Users], Prediction],
+    rates: Callable[[Any, Ratings], Floats] | None = None,
+) -> PreferenceMethod:
+    """A method that adapts from all events of a user at once: what it has seen is the events themselves."""
+
+    def observe(state: Any, shown: Ratings, before: Ratings | None) -> Ratings:
+        return shown if before is None else join_ratings(before, shown)
+
+    def finish(state: Any, users: Ratings, inner: Ratings) -> Ratings:
+        return inner
+
+    def score(state: Any, shown: Ratings, asked: Ratings) -> Prediction:
+        return predict(state, Users(shown, asked, np.arange(len(shown.user)) - np.searchsorted(shown.user, shown.user)))
+
+    def catalogue(state: Any, shown: Ratings, which: Ints | None) -> Scores:
+        items = np.arange(len(shown.items)) if which is None else which
+        people, things = len(shown.users), len(items)
+        nothing = np.zeros(people * things)
+        asked = shown._replace(
+            user=np.repeat(np.arange(people), things),
+            item=np.tile(items, people),
+            value=nothing,
+            time=nothing,
+            context=pd.DataFrame(index=range(len(nothing))),
+        )
+        said = score(state, shown, asked)
+        mean = said.mean.numpy().astype(np.float32).reshape(people, things)
+        variance = getattr(said.variance, "numpy", lambda: None)()
+        return mean, None if variance is None else variance.astype(np.float32).reshape(people, things)
+
+    return PreferenceMethod(config, space, state, learn, observe, finish, score, catalogue, rates)
+
+
+METHODS = {
+    "preference_bayes": PreferenceMethod(
+        preference_bayes.Config(),
+        preference_bayes.SPACE,
+        preference_bayes.State,
+        lambda train, cfg, seed, report: preference_bayes.learn(
+            train, cfg, seed, lambda sweep, state: report(sweep + 1, cfg.sweeps, "sweeps")
+        ),
+        preference_bayes.observe,
+        preference_bayes.finish,
+        preference_bayes.score,
+        preference_bayes.catalogue,
+    ),
+    "rating_means": by_events(
+        rating_means.Config(),
+        rating_means.SPACE,
+        rating_means.Bias,
+        lambda train, cfg, seed, report: rating_means.fit_bias(train, cfg),
+        lambda bias, users: rating_means.on_scale(users, bias, np.zeros(len(users.asked.value))),
+    ),
+}
+AUTO = ("preference_bayes", "rating_means")  # what `auto` compares
+
+
+def find(name: str) -> PreferenceMethod:
+    if name not in METHODS:
+        near = difflib.get_close_matches(name, METHODS, 1)
+        hint = f"did you mean {near[0]}?" if near else "pick one"
+        raise InputError(f"a method for preferences among {', '.join(METHODS)}", repr(name), hint)
+    return METHODS[name]
