@@ -23,6 +23,7 @@ from warmstart.tasks.table import Source, read_table
 
 PROFILE, BIAS, ADAPTED = "profile", "bias", "adapted"
 NEAREST = 3  # known users that a recommendation names
+SPARE = 5  # further ones that rounding might have put before them
 NAMELESS = "the user"  # of tables without the task column
 
 
@@ -59,7 +60,9 @@ class AdaptedUsers:
         trained, method = self.trained, self.trained.method
         frame = read_table(events, "support")
         require([trained.roles.item, trained.roles.target], frame.columns, "support")
-        frame = as_events(_named(trained, frame, self.shown.users.index, "support"), trained.roles)
+        frame = _named(trained, frame, self.shown.users.index, "support")
+        self._places(keys(frame[trained.roles.task], "support")[1], "support")
+        frame = as_events(frame, trained.roles)
         new = newcomers(frame, self.shown.users, self.shown.items, self.shown.scale, called_by(trained.roles))
         both = join_ratings(self.shown, new)
         again = pd.DataFrame({"u": both.user, "i": both.item}).duplicated(keep="last").to_numpy()
@@ -100,7 +103,8 @@ class AdaptedUsers:
     def recommend(self, k: int = 10, level: float = 0.9, nearest: int = NEAREST) -> Recommended:
         """The k items with the highest predictions that each user has not shown yet, with intervals and reasons.
 
-        Among equal predictions the surer comes first. An interval holds for an item taken beforehand.
+        Predictions are kept on the scale, the order is that of what lies beyond it too. An interval holds for an item
+        taken beforehand.
         """
         trained = self.trained
         things = len(trained.items)
@@ -111,15 +115,16 @@ class AdaptedUsers:
             name = self.names[int(left.argmin())]
             raise InputError(f"an item that user '{name}' has not rated", f"all {things:,} rated", "leave the user out")
         mean, variance = trained.method.catalogue(trained.state, self.adapted, None)
-        order = _best(mean, variance, self.shown, min(k, int(left.max())))
+        order = _best(mean, self.shown, min(k, int(left.max())))
         kept = np.arange(order.shape[1])[None, :] < left[:, None]
         who, rank = np.nonzero(kept)
         what = order[who, rank]
         spread = np.ones(len(who)) if variance is None else np.sqrt(variance[who, what])
-        low, high = self._interval(mean[who, what], spread, trained.reach(level, self.events)[who])
+        said = np.clip(mean[who, what].astype(np.float64), *trained.scale)
+        low, high = self._interval(said, spread, trained.reach(level, self.events)[who])
         named = {trained.roles.task: np.array(self.names, dtype=object)[who], "rank": rank + 1}
         named[str(trained.roles.item)] = trained.items.index.to_numpy()[what]
-        told = pd.DataFrame({**named, "prediction": mean[who, what].astype(float), "low": low, "high": high})
+        told = pd.DataFrame({**named, "prediction": said, "low": low, "high": high})
         about = trained.items.iloc[what].reset_index(drop=True)
         few = [f"user '{self.names[i]}' has {left[i]} items left to recommend" for i in np.flatnonzero(left < k)]
         return Recommended(
@@ -134,11 +139,14 @@ class AdaptedUsers:
         `bias`: the events moved all predictions up or down alike, more than they told items apart.
         """
         trained, known = self.trained, self.trained.known
-        panel = mean[:, known.items]
-        empty = _from(trained, _rows(self.shown, np.zeros(0, dtype=np.int64)))
-        moved = panel - trained.method.catalogue(trained.state, empty.adapted, known.items)[0]
-        alike = moved.mean(1) ** 2 >= 0.5 * (moved**2).mean(1)
-        level = np.where(self.events == 0, PROFILE, np.where(alike, BIAS, ADAPTED))
+        panel = np.clip(mean[:, known.items], *trained.scale)
+        level = np.full(len(panel), PROFILE, dtype=object)
+        if self.events.any():
+            empty = _from(trained, _rows(self.shown, np.zeros(0, dtype=np.int64)))
+            before = trained.method.catalogue(trained.state, empty.adapted, known.items)[0]
+            moved = panel - np.clip(before, *trained.scale)
+            alike = moved.mean(1) ** 2 >= 0.5 * (moved**2).mean(1)
+            level[self.events > 0] = np.where(alike, BIAS, ADAPTED)[self.events > 0]
         names, distances = _alike(panel, known, self.names, nearest)
         reasons = {trained.roles.task: self.names, "level": level, "events": self.events}
         if trained.method.rates is not None:
@@ -152,13 +160,18 @@ class AdaptedUsers:
         require([trained.roles.item], frame.columns, "query")
         frame = _named(trained, frame, self.shown.users.index, "query")
         codes, names = keys(frame[trained.roles.task], "query")
-        who = self.shown.users.index.get_indexer(pd.Index(names, dtype=object))
-        if (who < 0).any():
-            got = f"{names[int((who < 0).argmax())]!r} in the query"
-            raise InputError("users that were adapted", got, "give their events or their profiles too")
+        who = self._places(names, "query")
         rated, titles = keys(frame[trained.roles.item], "query")
         what = trained.items.index.get_indexer(pd.Index(titles, dtype=object))
-        return who[codes].astype(np.int64), what[rated].astype(np.int64), frame
+        return who[codes], what[rated].astype(np.int64), frame
+
+    def _places(self, names: list[str], where: str) -> Ints:
+        """Which of the users these are; another one is an error."""
+        who = self.shown.users.index.get_indexer(pd.Index(names, dtype=object)).astype(np.int64)
+        if (who < 0).any():
+            got = f"{names[int((who < 0).argmax())]!r} in the {where}"
+            raise InputError("users that were adapted", got, "adapt to them too")
+        return who
 
     def _said(self, who: Ints, what: Ints) -> Prediction:
         trained, known = self.trained, np.flatnonzero(what >= 0)
@@ -177,9 +190,8 @@ class AdaptedUsers:
             variance[known] = told()
         if len(known) < len(who):
             strange = np.flatnonzero(what < 0)
-            mean[strange], variance[strange] = _any_item(
-                trained.method.catalogue(trained.state, self.adapted, None), who[strange]
-            )
+            every = trained.method.catalogue(trained.state, self.adapted, None)
+            mean[strange], variance[strange] = _any_item((np.clip(every[0], *trained.scale), every[1]), who[strange])
         return Prediction(torch.from_numpy(mean), () if told is None else torch.from_numpy(variance))
 
     def _interval(
@@ -306,14 +318,12 @@ def _spread(said: Prediction) -> NDArray[np.float64]:
     return spread
 
 
-def _best(mean: NDArray[np.float32], variance: NDArray[np.float32] | None, shown: Ratings, k: int) -> Ints:
-    """[users, k] the items of the highest means, the surer first among equal ones; what was shown comes last."""
-    score = mean.astype(np.float64)
-    if variance is not None:
-        score -= 1e-9 * variance  # means are on the scale, so many may be equal at its end
-    score[shown.user, shown.item] = -np.inf
-    part = np.argpartition(-score, k - 1, axis=1)[:, :k] if k < score.shape[1] else np.argsort(-score, axis=1)
-    order = np.argsort(-np.take_along_axis(score, part, 1), axis=1, kind="stable")
+def _best(mean: NDArray[np.float32], shown: Ratings, k: int) -> Ints:
+    """[users, k] the items of the highest means; what was shown comes last."""
+    score = -mean
+    score[shown.user, shown.item] = np.inf
+    part = np.argpartition(score, k - 1, axis=1)[:, :k]
+    order = np.argsort(np.take_along_axis(score, part, 1), axis=1, kind="stable")
     return np.take_along_axis(part, order, 1)
 
 
@@ -330,17 +340,19 @@ def _alike(
     """Names of the known users whose predictions on the panel differ least, and by how much (root mean square)."""
     if not len(known.names) or count < 1:
         return [[] for _ in names], [[] for _ in names]
-    square = (panel**2).mean(1)[:, None] + (known.said**2).mean(1) - 2 * panel @ known.said.T / panel.shape[1]
+    centre = known.said.mean(0)
+    new, old = panel - centre, known.said - centre  # so that the squares below do not cancel
+    square = (new**2).sum(1)[:, None] + (old**2).sum(1) - 2 * new @ old.T
     own = {name: i for i, name in enumerate(known.names)}
-    for row, name in enumerate(names):
-        if name in own:
-            square[row, own[name]] = np.inf
-    count = min(count, len(known.names))
-    part = np.argpartition(square, count - 1, axis=1)[:, :count]
-    order = np.take_along_axis(part, np.argsort(np.take_along_axis(square, part, 1), axis=1), 1)
-    near = np.sqrt(np.maximum(np.take_along_axis(square, order, 1), 0))
+    itself = np.array([own.get(name, -1) for name in names])
+    square[np.flatnonzero(itself >= 0), itself[itself >= 0]] = np.inf
+    some = np.argpartition(square, min(count + SPARE, len(known.names)) - 1, axis=1)[:, : count + SPARE]
+    far = np.sqrt(((panel[:, None, :] - known.said[some]) ** 2).mean(2)).round(4)
+    far[some == itself[:, None]] = np.inf
+    order = np.lexsort((some, far), axis=1)[:, :count]
+    near, place = np.take_along_axis(far, order, 1), np.take_along_axis(some, order, 1)
     kept = np.isfinite(near)
     return (
-        [[known.names[i] for i in row[fine]] for row, fine in zip(order, kept, strict=True)],
+        [[known.names[i] for i in row[fine]] for row, fine in zip(place, kept, strict=True)],
         [[round(float(d), 4) for d in row[fine]] for row, fine in zip(near, kept, strict=True)],
     )

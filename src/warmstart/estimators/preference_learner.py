@@ -180,7 +180,7 @@ def _known(method: PreferenceMethod, state: Any, train: Ratings, chunk: int = 10
     for some in np.array_split(kept, max(1, len(kept) // chunk)):
         shown = take_users(train, some)
         adapted = method.finish(state, shown, method.observe(state, shown, None))
-        said.append(method.catalogue(state, adapted, panel)[0])
+        said.append(np.clip(method.catalogue(state, adapted, panel)[0], *train.scale))
     return Known(tuple(names[i] for i in kept), panel, np.concatenate(said))
 
 

@@ -22,7 +22,9 @@ from warmstart.tasks.cells import Floats, Ints
 from warmstart.tasks.cold_start import Users
 from warmstart.tasks.ratings import Ratings, join_ratings
 
-Scores = tuple[NDArray[np.float32], NDArray[np.float32] | None]  # mean, and variance where there is one: [users, items]
+Scores = tuple[
+    NDArray[np.float32], NDArray[np.float32] | None
+]  # [users, items]: mean, perhaps beyond the scale, and variance
 
 
 class PreferenceMethod(NamedTuple):

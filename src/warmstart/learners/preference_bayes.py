@@ -169,6 +169,7 @@ def catalogue(
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """What `score` says of all items, or of some, for every user, [users, items] each: mean and variance.
 
+    Means are not kept on the scale, so that items at its end can be told apart.
     With more than a few users everything is one product for each block of items: what is known of an item,
     the pairs of its coordinates and of its typical chooser among them, times what is believed of a user.
     """
@@ -181,7 +182,7 @@ def catalogue(
         mean, variance = (np.stack([one[part] for one in said]) for part in (0, 1))
     else:
         mean, variance = _products(state, adapted)
-    return np.clip(state.centre + mean, *state.scale).astype(np.float32), variance + state.noise.astype(np.float32)
+    return mean + np.float32(state.centre), variance + state.noise.astype(np.float32)
 
 
 def _whole(state: State, adapted: Adapted, user: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
