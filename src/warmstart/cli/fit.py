@@ -125,8 +125,6 @@ def fit(
         fit_preferences(voice, given, output)
         return
     refuse_options(context, ("scale",), "rows", "leave them out, or add --preferences")
-    if item is not None or item_table is not None:
-        voice.say("Note: rows are taken as they are; with --preferences they are ratings of items, to recommend from")
     begun = None if start is None else MetaLearner.load(start)
     columns: dict[str, Any] = {"item": item, "time": time, "weight": weight, "group": group}
     columns |= {"numeric": names(numeric), "categorical": names(categorical), "multi": names(multi)}
@@ -150,6 +148,8 @@ def fit(
         if join_ranks()[0] == 0:  # under torchrun all ranks hold the same model
             learner.save(output)
         wait_for_ranks()
+    if item is not None or item_table is not None:
+        voice.say("Note: rows are taken as they are; with --preferences they are ratings of items, to recommend from")
     _tell(voice, learner, output, table, {"--task-table": task_table, "--item-table": item_table})
 
 

@@ -104,7 +104,8 @@ def ranks(column: pd.Series[Any], where: str) -> Floats | Ints:
     unread = np.append(times.isna().to_numpy(dtype=bool), True)[codes]
     if unread.any():
         remedy = "write times as numbers or as 2024-12-31T23:59:59"
-        raise cell_error("a time", column, int(unread.argmax()), where, remedy)
+        odd = unread & ~np.append([is_number(name) for name in names], False)[codes]  # amid numbers, what is none
+        raise cell_error("a time", column, int((odd if odd.any() else unread).argmax()), where, remedy)
     order, _ = pd.factorize(times, sort=True)
     return order[codes]
 
