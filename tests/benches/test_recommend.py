@@ -24,7 +24,7 @@ def test_users_to_serve_are_new_and_have_shown_what_they_should(prepared):
 
 def test_stacked_users_take_a_fraction_of_the_time(prepared, monkeypatch):
     monkeypatch.setattr(recommend, "prepare", lambda size: prepared)
-    results = run("cpu", plan=Plan(1, 3, 0.0), size=SMALL)
+    results = run("cpu", plan=Plan(1, 3, 0.0, True), size=SMALL)
     found = {(row.method, row.metric): row for row in results.rows}
     ratio = found[STACKED, RATIO]
     assert ratio.mean == pytest.approx(found[ONE, TIME].mean / found[STACKED, TIME].mean)

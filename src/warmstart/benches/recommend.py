@@ -1,7 +1,7 @@
 """A new user of a catalogue of 3,700 items, from table to ten recommendations: one by one against 1,000 at once.
 
 The learner is `preference_bayes` on simulated films; a user shows 20 ratings and a profile. What is timed is
-`PreferenceLearner.adapt` and `recommend`, tables, intervals and reasons among it, on one thread.
+`PreferenceLearner.adapt` and `recommend`, tables, intervals and reasons among it, in seconds of one thread.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def run(
     device: str = "auto",
     progress: Callable[[str], Report] | None = None,
     only: Sequence[str] = (),
-    plan: Plan = Plan(rounds=3, repeats=3),
+    plan: Plan = Plan(rounds=3, repeats=5, seconds=0.1, processor=True),
     size: Size = Size(),
 ) -> Results:
     """Milliseconds a user, and how many times more one by one takes. On the CPU, whatever the device."""

@@ -16,7 +16,7 @@ from warmstart.estimators.preference_methods import Scores
 from warmstart.estimators.preference_model import Known, TrainedPreferences
 from warmstart.tasks.cells import Ints, texts
 from warmstart.tasks.features import Features
-from warmstart.tasks.ratings import Ratings, as_events, by_name, called_by, join_ratings, newcomers
+from warmstart.tasks.ratings import Ratings, as_events, by_name, called_by, join_ratings, last_of_each, newcomers
 from warmstart.tasks.roles import require
 from warmstart.tasks.side_tables import keys
 from warmstart.tasks.table import Source, read_table
@@ -65,10 +65,9 @@ class AdaptedUsers:
         frame = as_events(frame, trained.roles)
         new = newcomers(frame, self.shown.users, self.shown.items, self.shown.scale, called_by(trained.roles))
         both = join_ratings(self.shown, new)
-        again = pd.DataFrame({"u": both.user, "i": both.item}).duplicated(keep="last").to_numpy()
-        if again.any():
-            kept = np.flatnonzero(~again)
-            note = f"{int(again.sum()):,} repeated ratings of an item by a user: the last one was kept"
+        kept = last_of_each(both.user, both.item)
+        if len(kept) < len(both.user):
+            note = f"{len(both.user) - len(kept):,} repeated ratings of an item by a user: the last one was kept"
             return _from(trained, _rows(both, kept), (*self.notes, *new.notes, note))
         inner = method.observe(trained.state, new, self.inner)
         done = method.finish(trained.state, both, inner)
@@ -122,13 +121,12 @@ class AdaptedUsers:
         spread = np.ones(len(who)) if variance is None else np.sqrt(variance[who, what])
         said = np.clip(mean[who, what].astype(np.float64), *trained.scale)
         low, high = self._interval(said, spread, trained.reach(level, self.events)[who])
-        named = {trained.roles.task: np.array(self.names, dtype=object)[who], "rank": rank + 1}
-        named[str(trained.roles.item)] = trained.items.index.to_numpy()[what]
-        told = pd.DataFrame({**named, "prediction": said, "low": low, "high": high})
-        about = trained.items.iloc[what].reset_index(drop=True)
+        told = {trained.roles.task: np.array(self.names, dtype=object)[who], "rank": rank + 1}
+        told |= {str(trained.roles.item): trained.titles[what], "prediction": said, "low": low, "high": high}
+        about = {name: cells[what] for name, cells in trained.cells.items() if name not in told}
         few = [f"user '{self.names[i]}' has {left[i]} items left to recommend" for i in np.flatnonzero(left < k)]
         return Recommended(
-            pd.concat([told, about.drop(columns=[name for name in about if name in told])], axis=1),
+            pd.DataFrame({**told, **about}),
             self._reasons(mean, nearest),
             (*self.notes, *few[:NEAREST]),
         )

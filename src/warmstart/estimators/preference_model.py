@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +60,16 @@ class TrainedPreferences:
     @property
     def method(self) -> PreferenceMethod:
         return find(self.name)
+
+    @functools.cached_property
+    def titles(self) -> NDArray[np.object_]:
+        """[items] their names."""
+        return self.items.index.to_numpy(dtype=object)
+
+    @functools.cached_property
+    def cells(self) -> dict[str, NDArray[Any]]:
+        """What the item table says of each item, by column."""
+        return {str(name): self.items[name].to_numpy() for name in self.items}
 
     def reach(self, level: float, shown: Ints) -> NDArray[np.float64]:
         """[users] how many standard deviations an interval reaches, by the events that users have shown."""

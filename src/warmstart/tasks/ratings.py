@@ -131,9 +131,9 @@ def _kept(
     if timed and _falls(raters, time):
         notes.append(f"events of the {where} were not in the order of time within a user, and were sorted")
     if not keep_repeats:
-        last = ~pd.DataFrame({"u": raters[order], "i": rated[order]}).duplicated(keep="last").to_numpy()
-        if not last.all():
-            notes.append(f"{int((~last).sum()):,} repeated ratings of an item by a user: the last one was kept")
+        last = last_of_each(raters[order], rated[order])
+        if len(last) < len(order):
+            notes.append(f"{len(order) - len(last):,} repeated ratings of an item by a user: the last one was kept")
         order = order[last]
     return _Kept(order, raters[order], rated[order], value[order], time[order], names, titles, tuple(notes))
 
@@ -226,6 +226,12 @@ def take_users(ratings: Ratings, users: Ints) -> Ratings:
     kept = kept[np.argsort(place[ratings.user[kept]], kind="stable")]
     part = take_rows(ratings, kept)
     return part._replace(user=place[part.user], users=ratings.users.iloc[users])
+
+
+def last_of_each(user: Ints, item: Ints) -> Ints:
+    """The places, ascending, of the last event of each user with each item."""
+    pair = user * (int(item.max(initial=0)) + 1) + item
+    return np.sort(len(pair) - 1 - np.unique(pair[::-1], return_index=True)[1])
 
 
 def _check_values(column: pd.Series[Any], value: Floats, scale: tuple[float, float] | None, where: str) -> None:
