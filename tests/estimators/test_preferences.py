@@ -1,14 +1,9 @@
-"""PreferenceLearner: users against the method's own steps, one event more against refitting, reasons, and folders."""
-
-import json
-import shutil
+"""PreferenceLearner: users against the method's own steps, one event more against refitting, and the reasons."""
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from warmstart.core import InputError
 from warmstart.estimators.preference_evaluation import evaluate
@@ -18,7 +13,6 @@ from warmstart.estimators.preference_methods import METHODS, find
 from warmstart.learners import preference_bayes
 from warmstart.metrics.intervals import coverage
 from warmstart.tasks.cold_start import first
-from warmstart.tasks.films import simulate_films
 from warmstart.tasks.ratings import read_ratings, take_users, to_batch, to_stack
 from warmstart.tasks.roles import Roles
 
@@ -27,40 +21,24 @@ SMALL = {"factors": 3, "sweeps": 4, "choices": 5}
 FILES = ("config.json", "schema.json", "weights.safetensors", "card.md")
 
 
-@pytest.fixture(scope="module")
-def made():
-    return simulate_films(160, 40, seed=1, fewest=8, most=20)
-
-
-@pytest.fixture(scope="module")
-def models(made):
-    """One of each method."""
-    return {
-        name: PreferenceLearner(name, SMALL if name == "preference_bayes" else {"user_shrink": 3.0}).fit(
-            made.ratings, ROLES, made.users, made.films
-        )
-        for name in METHODS
-    }
-
-
 @pytest.fixture(params=list(METHODS))
-def model(request, models):
-    return models[request.param]
+def model(request, preference_models):
+    return preference_models[request.param]
 
 
 @pytest.fixture
-def events(made):
+def events(cinema):
     """Six ratings of one user, in the order of time."""
-    return made.ratings[made.ratings["user"] == "u00007"].head(6).drop(columns="user")
+    return cinema.ratings[cinema.ratings["user"] == "u00007"].head(6).drop(columns="user")
 
 
 PROFILE = {"age": 33, "job": "doctor"}
 
 
-def test_a_user_is_what_the_method_says_of_the_same_events(model, made, events):
+def test_a_user_is_what_the_method_says_of_the_same_events(model, cinema, events):
     """Against the method's own steps on ratings that `read_ratings` makes of the whole table."""
     trained = model.fitted
-    whole = read_ratings(made.ratings, ROLES, made.users, made.films, trained.scale)
+    whole = read_ratings(cinema.ratings, ROLES, cinema.users, cinema.films, trained.scale)
     place = whole.users.index.get_loc("u00007")
     own = take_users(whole, np.array([place]))
     asked = own._replace(item=own.item[6:], user=own.user[6:], value=own.value[6:], time=own.time[6:])
@@ -68,15 +46,15 @@ def test_a_user_is_what_the_method_says_of_the_same_events(model, made, events):
     method = find(trained.name)
     adapted = method.finish(trained.state, shown, method.observe(trained.state, shown, None))
     wanted = method.score(trained.state, adapted, asked)
-    said = model.adapt(events, made.users[made.users["user"] == "u00007"].drop(columns="user"))
+    said = model.adapt(events, cinema.users[cinema.users["user"] == "u00007"].drop(columns="user"))
     got = said.predict(pd.DataFrame({"film": whole.items.index[asked.item]}))
     assert torch.allclose(got.mean, wanted.mean) and said.events.tolist() == [6]
     if isinstance(wanted.variance, torch.Tensor):
         assert torch.allclose(got.variance, wanted.variance)
 
 
-def test_one_more_event_is_an_update_that_equals_refitting(model, made, events):
-    films = made.films[["film"]]
+def test_one_more_event_is_an_update_that_equals_refitting(model, cinema, events):
+    films = cinema.films[["film"]]
     whole = model.adapt(events, PROFILE)
     by_one = model.adapt(None, PROFILE)
     for row in range(6):
@@ -87,8 +65,8 @@ def test_one_more_event_is_an_update_that_equals_refitting(model, made, events):
     assert not torch.allclose(before, whole.predict(films).mean, atol=1e-4)
 
 
-def test_a_repeated_rating_replaces_the_earlier_one(model, made, events):
-    films = made.films[["film"]]
+def test_a_repeated_rating_replaces_the_earlier_one(model, cinema, events):
+    films = cinema.films[["film"]]
     changed = events.assign(rating=[5, *events["rating"].iloc[1:]])
     wanted = model.adapt(changed).predict(films).mean
     later = model.adapt(events).observe(events.head(1).assign(rating=5))
@@ -98,14 +76,14 @@ def test_a_repeated_rating_replaces_the_earlier_one(model, made, events):
     assert torch.allclose(at_once.predict(films).mean, wanted) and "the last one was kept" in at_once.notes[0]
 
 
-def test_many_users_at_once_are_each_alone(model, made):
-    names = made.users["user"].iloc[-7:].tolist()
-    shown = made.ratings[made.ratings["user"].isin(names)].groupby("user").head(4)
-    both = model.adapt(shown, made.users, users=names[::-1])
+def test_many_users_at_once_are_each_alone(model, cinema):
+    names = cinema.users["user"].iloc[-7:].tolist()
+    shown = cinema.ratings[cinema.ratings["user"].isin(names)].groupby("user").head(4)
+    both = model.adapt(shown, cinema.users, users=names[::-1])
     assert both.names == names[::-1]
     found = both.recommend(3)
     for name in names[:2]:
-        one = model.adapt(shown, made.users, users=[name]).recommend(3)
+        one = model.adapt(shown, cinema.users, users=[name]).recommend(3)
         mine = found.items[found.items["user"] == name].reset_index(drop=True)
         pd.testing.assert_frame_equal(mine, one.items, check_exact=False, rtol=1e-4)
         reason = found.reasons[found.reasons["user"] == name].iloc[0]
@@ -113,9 +91,9 @@ def test_many_users_at_once_are_each_alone(model, made):
         assert reason["level"] == one.reasons["level"][0]
 
 
-def test_recommended_are_the_best_of_what_was_not_rated(model, made, events):
+def test_recommended_are_the_best_of_what_was_not_rated(model, cinema, events):
     user = model.adapt(events, PROFILE)
-    rest = made.films[~made.films["film"].isin(events["film"])]
+    rest = cinema.films[~cinema.films["film"].isin(events["film"])]
     table = user.frame(rest)
     found = user.recommend(5).items
     assert found["rank"].tolist() == [1, 2, 3, 4, 5] and not set(found["film"]) & set(events["film"])
@@ -124,18 +102,20 @@ def test_recommended_are_the_best_of_what_was_not_rated(model, made, events):
     told = table.set_index("film").loc[found["film"]]
     assert np.allclose(found[["low", "high"]], told[["low", "high"]], atol=1e-4)
     assert (found["low"] < found["prediction"]).all() and found[["low", "high"]].stack().between(1, 5).all()
-    assert found["title"].tolist() == made.films.set_index("film").loc[found["film"], "title"].tolist()
+    assert found["title"].tolist() == cinema.films.set_index("film").loc[found["film"], "title"].tolist()
 
 
-def test_which_level_answers(models, made):
-    bayes, means = models["preference_bayes"], models["rating_means"]
+def test_which_level_answers(preference_models, cinema):
+    bayes, means = preference_models["preference_bayes"], preference_models["rating_means"]
     assert bayes.adapt(None, PROFILE).recommend(1).reasons["level"].tolist() == ["profile"]
-    user = made.ratings["user"] == "u00007"
-    assert means.adapt(made.ratings[user]).recommend(1).reasons["level"].tolist() == ["bias"]  # an effect is all it has
-    panel = pd.DataFrame({"film": made.films["film"].iloc[bayes.fitted.known.items]})
+    user = cinema.ratings["user"] == "u00007"
+    assert means.adapt(cinema.ratings[user]).recommend(1).reasons["level"].tolist() == [
+        "bias"
+    ]  # an effect is all it has
+    panel = pd.DataFrame({"film": cinema.films["film"].iloc[bayes.fitted.known.items]})
     levels = set()
     for name in bayes.fitted.split.test:
-        own = made.ratings[made.ratings["user"] == name]
+        own = cinema.ratings[cinema.ratings["user"] == name]
         user, before = bayes.adapt(own), bayes.adapt(users=[name])
         moved = (user.predict(panel).mean - before.predict(panel).mean).numpy()
         (level,) = user.recommend(1).reasons["level"]
@@ -144,12 +124,12 @@ def test_which_level_answers(models, made):
     assert levels == {"bias", "adapted"}
 
 
-def test_nearest_known_users_are_those_predicted_alike(models, made):
-    model = models["preference_bayes"]
+def test_nearest_known_users_are_those_predicted_alike(preference_models, cinema):
+    model = preference_models["preference_bayes"]
     known = model.fitted.known
     name = known.names[3]
-    own = made.ratings[made.ratings["user"] == name]
-    about = made.users[made.users["user"] == name].drop(columns="user")
+    own = cinema.ratings[cinema.ratings["user"] == name]
+    about = cinema.users[cinema.users["user"] == name].drop(columns="user")
     twin = model.adapt(own.assign(user="twin"), about.assign(user="twin")).recommend(1).reasons.iloc[0]
     assert twin["nearest"][0] == name and twin["distance"][0] == pytest.approx(0, abs=1e-4)
     other = known.names.index(twin["nearest"][1])
@@ -159,17 +139,17 @@ def test_nearest_known_users_are_those_predicted_alike(models, made):
     assert itself["nearest"][0] != name
 
 
-def test_learning_rates_are_told_where_a_method_has_them(models, events, monkeypatch):
-    model = models["rating_means"]
+def test_learning_rates_are_told_where_a_method_has_them(preference_models, events, monkeypatch):
+    model = preference_models["rating_means"]
     rated = METHODS["rating_means"]._replace(rates=lambda state, adapted: np.array([0.25]))
     monkeypatch.setitem(METHODS, "rating_means", rated)
     assert model.adapt(events).recommend(1).reasons["rate"].tolist() == [0.25]
 
 
-def test_intervals_hold_for_users_held_out(models, made):
-    model = models["preference_bayes"]
+def test_intervals_hold_for_users_held_out(preference_models, cinema):
+    model = preference_models["preference_bayes"]
     trained = model.fitted
-    data = split_data(read_ratings(made.ratings, ROLES, made.users, made.films), 0, True)
+    data = split_data(read_ratings(cinema.ratings, ROLES, cinema.users, cinema.films), 0, True)
     assert data.split == trained.split
     inside = []
     for size in (0, 5):
@@ -184,21 +164,21 @@ def test_intervals_hold_for_users_held_out(models, made):
         model.adapt(None, PROFILE).recommend(1, level=1.0)
 
 
-def test_auto_takes_the_method_that_validation_users_prefer(made, models):
-    auto = PreferenceLearner().fit(made.ratings, ROLES, made.users, made.films)
+def test_auto_takes_the_method_that_validation_users_prefer(cinema, preference_models):
+    auto = PreferenceLearner().fit(cinema.ratings, ROLES, cinema.users, cinema.films)
     values = {name: trials[0].value for name, trials in auto.trials_.items()}
     assert auto.fitted.name == min(values, key=values.get) and set(values) == {"preference_bayes", "rating_means"}
-    data = split_data(read_ratings(made.ratings, ROLES, made.users, made.films), 0, True)
-    means = PreferenceLearner("rating_means").fit(made.ratings, ROLES, made.users, made.films)
+    data = split_data(read_ratings(cinema.ratings, ROLES, cinema.users, cinema.films), 0, True)
+    means = PreferenceLearner("rating_means").fit(cinema.ratings, ROLES, cinema.users, cinema.films)
     assert means.fitted.value == pytest.approx(values["rating_means"])
     assert mean_mse(predictor(find("rating_means"), means.fitted.state), data.validation) == means.fitted.value
 
 
-def test_a_marker_in_held_out_ratings_changes_nothing(made, models):
-    model = models["preference_bayes"]
-    held = made.ratings["user"].isin(model.fitted.split.test)
-    spoiled = made.ratings.assign(rating=made.ratings["rating"].where(~held, 1))
-    again = PreferenceLearner("preference_bayes", SMALL, scale=(1, 5)).fit(spoiled, ROLES, made.users, made.films)
+def test_a_marker_in_held_out_ratings_changes_nothing(cinema, preference_models):
+    model = preference_models["preference_bayes"]
+    held = cinema.ratings["user"].isin(model.fitted.split.test)
+    spoiled = cinema.ratings.assign(rating=cinema.ratings["rating"].where(~held, 1))
+    again = PreferenceLearner("preference_bayes", SMALL, scale=(1, 5)).fit(spoiled, ROLES, cinema.users, cinema.films)
     for one, other in zip(model.fitted.packed()[0].values(), again.fitted.packed()[0].values(), strict=True):
         assert torch.equal(one, other)
 
@@ -214,102 +194,25 @@ def test_saved_models_say_the_same(model, events, tmp_path):
     assert "none of their ratings" in (tmp_path / "model" / "card.md").read_text()
 
 
-@pytest.fixture(scope="module")
-def folders(models, tmp_path_factory):
-    home = tmp_path_factory.mktemp("preferences")
-    found = {}
-    for name, model in models.items():
-        model.save(home / name)
-        found[name] = {file: (home / name / file).read_bytes() for file in FILES}
-    return found, home / "spoilt"
-
-
-def try_loading(folder, files):
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.mkdir()
-    for name, content in files.items():
-        (folder / name).write_bytes(content)
-    try:
-        PreferenceLearner.load(folder)
-    except InputError:
-        return False
-    return True
-
-
-@settings(max_examples=60)
-@given(
-    method=st.sampled_from(list(METHODS)),
-    name=st.sampled_from(FILES),
-    place=st.floats(0, 1, exclude_max=True),
-    value=st.integers(1, 255),
-    cut=st.booleans(),
-)
-def test_damaged_folders_load_or_are_refused(folders, method, name, place, value, cut):
-    whole, folder = folders
-    content = whole[method][name]
-    at = int(place * len(content))
-    spoilt = content[:at] if cut else content[:at] + bytes([content[at] ^ value]) + content[at + 1 :]
-    loaded = try_loading(folder, whole[method] | {name: spoilt})
-    assert not (loaded and cut and name != "card.md")
-
-
-def paths(content, path=()):
-    yield path
-    parts = content.items() if isinstance(content, dict) else enumerate(content) if isinstance(content, list) else ()
-    for key, value in parts:
-        yield from paths(value, (*path, key))
-
-
-@settings(max_examples=60)
-@given(
-    name=st.sampled_from(FILES[:2]),
-    place=st.floats(0, 1, exclude_max=True),
-    new=st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4) | st.just([]),
-)
-def test_other_values_in_the_json_files(folders, name, place, new):
-    whole, folder = folders
-    document = {"top": json.loads(whole["preference_bayes"][name])}
-    places = list(paths(document))[1:]
-    *path, last = places[int(place * len(places))]
-    part = document
-    for key in path:
-        part = part[key]
-    part[last] = new
-    try_loading(folder, whole["preference_bayes"] | {name: json.dumps(document["top"]).encode()})
-
-
-def test_incomplete_newer_and_other_folders_are_refused(folders):
-    whole, folder = folders
-    assert try_loading(folder, whole["preference_bayes"])
-    for name in FILES[:3]:
-        assert not try_loading(folder, {k: v for k, v in whole["preference_bayes"].items() if k != name})
-        assert not try_loading(folder, whole["preference_bayes"] | {name: whole["rating_means"][name]})
-    for name, key in (("config.json", "format"), ("schema.json", "version")):
-        newer = json.loads(whole["rating_means"][name]) | {key: 99}
-        assert not try_loading(folder, whole["rating_means"] | {name: json.dumps(newer).encode()})
-        with pytest.raises(InputError, match=r"99; update warmstart"):
-            PreferenceLearner.load(folder)
-
-
-def test_what_is_odd_about_users_is_said(models, made, events):
-    model = models["preference_bayes"]
+def test_what_is_odd_about_users_is_said(preference_models, cinema, events):
+    model = preference_models["preference_bayes"]
     notes = model.adapt(events, {"age": 30, "job": "astronaut"}).notes
     assert notes == ("'job' is 'astronaut', which no or few training users have: taken as unknown",)
     assert "'bob': neither events nor a profile" in model.adapt(users=["bob"]).notes[0]
     assert "'bob': no events: answered from the profile alone" in model.adapt(None, PROFILE, ["bob"]).notes[0]
-    table = model.adapt(events.assign(user="bob"), made.users)
+    table = model.adapt(events.assign(user="bob"), cinema.users)
     assert "'bob': no row in the table of profiles" in table.notes[0]
     odd = pd.concat([events.iloc[::-1], events.head(1).assign(film="f99999")])
     left = model.adapt(odd).notes
     assert "not in the order of time" in left[0] and "'f99999' first: their ratings were left out" in left[1]
     assert torch.equal(
-        model.adapt(odd).predict(made.films[["film"]]).mean, model.adapt(events).predict(made.films[["film"]]).mean
+        model.adapt(odd).predict(cinema.films[["film"]]).mean, model.adapt(events).predict(cinema.films[["film"]]).mean
     )
 
 
-def test_an_unknown_item_is_answered_as_any_item(model, made, events):
+def test_an_unknown_item_is_answered_as_any_item(model, cinema, events):
     user = model.adapt(events)
-    films = user.predict(made.films[["film"]])
+    films = user.predict(cinema.films[["film"]])
     rows = pd.DataFrame({"film": ["f00003", "f99999"]})
     said = user.predict(rows)
     assert float(said.mean[0]) == pytest.approx(float(films.mean[3]))
@@ -318,65 +221,65 @@ def test_an_unknown_item_is_answered_as_any_item(model, made, events):
         assert float(said.variance[1]) == pytest.approx(
             float(films.variance.mean() + films.mean.var(correction=0)), abs=1e-5
         )
-    assert "'f99999' first" in user.unknown(rows)[0] and user.unknown(made.films[["film"]]) == ()
+    assert "'f99999' first" in user.unknown(rows)[0] and user.unknown(cinema.films[["film"]]) == ()
 
 
-def test_users_who_have_rated_much(model, made):
-    everything = pd.DataFrame({"film": made.films["film"], "rating": 3})
+def test_users_who_have_rated_much(model, cinema):
+    everything = pd.DataFrame({"film": cinema.films["film"], "rating": 3})
     with pytest.raises(InputError, match="all 40 rated"):
         model.adapt(everything).recommend(1)
     found = model.adapt(everything.head(38)).recommend(5)
     assert set(found.items["film"]) == set(everything["film"].tail(2)) and "has 2 items left" in found.notes[0]
 
 
-def test_users_with_one_rating_train_and_are_not_judged(made):
+def test_users_with_one_rating_train_and_are_not_judged(cinema):
     lonely = pd.DataFrame({"user": ["v1", "v2"], "film": ["f00001", "f00002"], "rating": [5, 1], "time": [1, 2]})
-    rows = pd.concat([made.ratings, lonely], ignore_index=True)
+    rows = pd.concat([cinema.ratings, lonely], ignore_index=True)
     model = PreferenceLearner("rating_means").fit(rows, ROLES)
     assert model.notes_ == ("2 users have one rating: they are trained on and not judged",)
     assert {"v1", "v2"} <= set(model.fitted.split.train)
     assert model.adapt(lonely.head(1)).recommend(1).reasons["events"].tolist() == [1]
 
 
-def test_the_item_column_is_told_or_shared(made):
-    assert with_item(made.ratings, Roles("user", "rating"), made.films).item == "film"
+def test_the_item_column_is_told_or_shared(cinema):
+    assert with_item(cinema.ratings, Roles("user", "rating"), cinema.films).item == "film"
     with pytest.raises(InputError, match="--item COL"):
-        with_item(made.ratings, Roles("user", "rating"), None)
+        with_item(cinema.ratings, Roles("user", "rating"), None)
     with pytest.raises(InputError, match="'film', 'year'"):
-        with_item(made.ratings.assign(year=1), Roles("user", "rating"), made.films)
+        with_item(cinema.ratings.assign(year=1), Roles("user", "rating"), cinema.films)
 
 
-def test_bad_requests_are_refused(models, made, events):
-    model = models["preference_bayes"]
+def test_bad_requests_are_refused(preference_models, cinema, events):
+    model = preference_models["preference_bayes"]
     for call, words in (
         (lambda: PreferenceLearner().adapt(), "call fit first"),
-        (lambda: PreferenceLearner("maml").fit(made.ratings, ROLES), "method for preferences among"),
-        (lambda: PreferenceLearner("preference_baye").fit(made.ratings, ROLES), "did you mean preference_bayes"),
-        (lambda: PreferenceLearner(settings={"factors": 2}).fit(made.ratings, ROLES), "auto"),
-        (lambda: PreferenceLearner(trials=0).fit(made.ratings, ROLES), "at least 1"),
-        (lambda: PreferenceLearner().fit(made.ratings.assign(rating=3), ROLES), "ratings that differ"),
-        (lambda: PreferenceLearner(scale=(1, 4)).fit(made.ratings, ROLES), "'rating' of the ratings"),
+        (lambda: PreferenceLearner("maml").fit(cinema.ratings, ROLES), "method for preferences among"),
+        (lambda: PreferenceLearner("preference_baye").fit(cinema.ratings, ROLES), "did you mean preference_bayes"),
+        (lambda: PreferenceLearner(settings={"factors": 2}).fit(cinema.ratings, ROLES), "auto"),
+        (lambda: PreferenceLearner(trials=0).fit(cinema.ratings, ROLES), "at least 1"),
+        (lambda: PreferenceLearner().fit(cinema.ratings.assign(rating=3), ROLES), "ratings that differ"),
+        (lambda: PreferenceLearner(scale=(1, 4)).fit(cinema.ratings, ROLES), "'rating' of the ratings"),
         (lambda: model.adapt(events.assign(rating=6)), "scale 1 to 5 in column 'rating' of the support"),
         (lambda: model.adapt(events, {"height": 3}), "'height'"),
-        (lambda: model.adapt(made.ratings.head(60), PROFILE), "one user for one profile"),
+        (lambda: model.adapt(cinema.ratings.head(60), PROFILE), "one user for one profile"),
         (lambda: model.adapt(events).observe(events.assign(user="eve")), "users that were adapted"),
-        (lambda: model.adapt(made.ratings.head(60)).predict(made.films[["film"]]), "column 'user' in the query"),
+        (lambda: model.adapt(cinema.ratings.head(60)).predict(cinema.films[["film"]]), "column 'user' in the query"),
         (lambda: model.adapt(events).recommend(0), "at least one item"),
     ):
         with pytest.raises(InputError, match=words):
             call()
 
 
-def test_evaluation_judges_the_model_and_every_baseline_on_users_held_out(models, made, monkeypatch):
+def test_evaluation_judges_the_model_and_every_baseline_on_users_held_out(preference_models, cinema, monkeypatch):
     few = ("global mean", "bias", "item kNN")
     monkeypatch.setattr(
         "warmstart.estimators.preference_rivals.BASELINES",
         {name: rival for name, rival in _baselines().items() if name in few},
     )
-    model = models["preference_bayes"]
-    outcome = evaluate(model, made.ratings, made.users, made.films, trials=2)
+    model = preference_models["preference_bayes"]
+    outcome = evaluate(model, cinema.ratings, cinema.users, cinema.films, trials=2)
     rows = {(row.method, row.metric, row.setting.get("samples", "80 %")): row for row in outcome.results.rows}
-    data = split_data(read_ratings(made.ratings, ROLES, made.users, made.films), 0, True)
+    data = split_data(read_ratings(cinema.ratings, ROLES, cinema.users, cinema.films), 0, True)
     trained = model.fitted
     said = predictor(trained.method, trained.state)(first(data.test, 2))
     wanted = ((said.mean.numpy() - data.test.asked.value) ** 2).astype(float)
@@ -387,7 +290,7 @@ def test_evaluation_judges_the_model_and_every_baseline_on_users_held_out(models
     assert 0.6 < rows["preference_bayes", "coverage", 5].mean <= 1 and ("bias", "nDCG@3", "80 %") in rows
     assert "After 5 ratings of an unseen user, preference_bayes" in outcome.verdict
     with pytest.raises(InputError, match="tables that the model was fitted on"):
-        evaluate(model, made.ratings.head(1500), made.users, made.films)
+        evaluate(model, cinema.ratings.head(1500), cinema.users, cinema.films)
 
 
 def _baselines():

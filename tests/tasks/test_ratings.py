@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from warmstart.core import InputError
+from warmstart.tasks.profiles import fit_table
 from warmstart.tasks.ratings import (
     join_ratings,
     make_ratings,
@@ -125,6 +126,19 @@ def test_columns_are_what_the_roles_say_and_messages_name_them():
     dropped = read_ratings(ROWS, replace(ROLES, drop=("device", "genre")), PEOPLE, FILMS)
     assert "device" not in dropped.context and "genre" not in dropped.items
     refused(lambda: read_ratings(ROWS, replace(ROLES, drop=("gnere",)), PEOPLE, FILMS), "'gnere'", "'genre'")
+
+
+def test_side_tables_have_the_kinds_that_were_declared():
+    people = pd.DataFrame({"who": ["a", "b"], "code": [3, 4], "zip": ["55337", "5-40"], "likes": ["x|y", None]})
+    refused(lambda: fit_table(read_ratings(ROWS, ROLES, people).users, "users"), "'zip'", "categorical")
+    roles = replace(ROLES, categorical=("code", "zip"), multi=("likes",), numeric=("year",))
+    films = FILMS.assign(year=["1990", "1991", "1992", "1993"])
+    found = read_ratings(ROWS, roles, people, films)
+    kinds = fit_table(found.users, "users", 1)
+    assert [part.name for part in kinds.categorical] == ["code", "zip"] and kinds.numeric == ()
+    assert set(kinds.bag[0].values) == {"x", "y"} and found.items["year"].tolist() == [1990, 1991, 1992, 1993]
+    refused(lambda: read_ratings(ROWS, replace(ROLES, numeric=("likes",)), people), "a number", "'likes' of the task")
+    refused(lambda: read_ratings(ROWS, replace(ROLES, numeric=("yaer",)), people, films), "'yaer'", "'year' for")
 
 
 def test_newcomers_keep_to_the_catalogue_and_to_the_users_asked_for(found):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("task", "target", "item", "time", "weight", "group", "numeric", "categorical", "multi", "drop")
 OF_TABLES = (*COLUMNS, "task_table", "item_table", "kind", "support", "start", "preferences", "scale")
-OF_ROWS = ("weight", "group", "numeric", "categorical", "multi", "kind", "support", "start", "tensorboard")
+OF_ROWS = ("weight", "group", "kind", "support", "start", "tensorboard")
 OF_STEPS = ("steps", "every", "tasks", "query")
 OF_PICTURES = ("way", "shot", "size", "rotations", "broken")
 OF_BOTH = ("steps", "every", "tasks", "query", "trials")  # with other defaults
@@ -118,7 +118,8 @@ def fit(
     _refuse_pictures(context, table)
     if preferences or is_preferences(method):
         refuse_options(context, (*OF_ROWS, *OF_STEPS), "preferences")
-        rated = _roles(task, target, {"item": item, "time": time, "drop": names(drop) or ()})
+        kinds = {"numeric": names(numeric), "categorical": names(categorical), "multi": names(multi)}
+        rated = _roles(task, target, {"item": item, "time": time, "drop": names(drop) or (), **kinds})
         tried = trials if set_here(context, ("trials",)) else 1
         learned = pairs(settings, "--set")
         given = Asked(table, rated, task_table, item_table, scale, method, learned, tried, seed)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from warmstart.core import Batch, InputError, make_batch
-from warmstart.tasks.cells import Floats, Ints, cell_error, numbers, ranks, texts
+from warmstart.tasks.cells import Floats, Ints, cell_error, is_list, numbers, ranks, texts
 from warmstart.tasks.roles import Roles, require
 from warmstart.tasks.side_tables import keys
 from warmstart.tasks.table import Source, read_table
@@ -148,7 +148,7 @@ def read_ratings(
     """The table door: `roles` names the columns of users (task), items, values (target) and times.
 
     Without a scale, the least and the greatest value of the table are its ends. Other columns of the
-    rows are context, those of the side tables describe users and items.
+    rows are context, those of the side tables describe users and items, as what the roles declare them.
     """
     frame = read_table(rows, "ratings")
     require([roles.task, roles.target, roles.item, roles.time], frame.columns, "ratings")
@@ -158,16 +158,32 @@ def read_ratings(
         (None if table is None else read_table(table, where), key, where)
         for table, key, where in ((task_table, roles.task, "task table"), (item_table, roles.item, "item table"))
     ]
-    require(
-        roles.drop,
-        [*frame.columns, *(name for side, _, _ in sides if side is not None for name in side.columns)],
-        "tables",
-    )
+    have = [*frame.columns, *(name for side, _, _ in sides if side is not None for name in side.columns)]
+    require([*(roles.numeric or ()), *(roles.categorical or ()), *(roles.multi or ()), *roles.drop], have, "tables")
     users, items = (
-        pd.DataFrame() if side is None else by_name(side, key, where, roles.drop) for side, key, where in sides
+        pd.DataFrame() if side is None else by_name(_declared(side, roles, where), key, where, roles.drop)
+        for side, key, where in sides
     )
     events = as_events(frame.drop(columns=[name for name in roles.drop if name in frame]), roles)
     return make_ratings(events, users, items, scale, called=called_by(roles))
+
+
+def _declared(table: pd.DataFrame, roles: Roles, where: str) -> pd.DataFrame:
+    """A side table with its columns of the kinds that the roles declare, so that none is inferred."""
+    kinds = {str(name): roles.kind(str(name)) for name in table.columns if roles.kind(str(name))}
+    made: dict[str, Any] = {name: numbers(table[name], where) for name, kind in kinds.items() if kind == "numeric"}
+    made |= {name: _as_texts(table[name], where) for name, kind in kinds.items() if kind == "categorical"}
+    made |= {name: _as_lists(table[name]) for name, kind in kinds.items() if kind == "multi"}
+    return table.assign(**made)
+
+
+def _as_texts(column: pd.Series[Any], where: str) -> Any:
+    codes, names = texts(column, where)
+    return pd.Series(np.array([*names, None], dtype=object)[codes], index=column.index).astype("category")
+
+
+def _as_lists(column: pd.Series[Any]) -> Any:
+    return column.map(lambda cell: str(cell).split("|") if not is_list(cell) and not pd.isna(cell) else cell)
 
 
 def called_by(roles: Roles) -> dict[str, str]:
