@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from warmstart.cli.preferences import is_preferences
 from warmstart.estimators.preference_learner import PreferenceLearner
+from warmstart.estimators.preference_methods import METHODS
 from warmstart.estimators.preference_rivals import BASELINES
 from warmstart.report import load
 from warmstart.tasks.films import simulate_films
@@ -100,6 +102,12 @@ def test_rows_stay_rows_unless_told(cli, shop, tmp_path, fast):
     assert done.code == 0 and "with --preferences they are ratings" in done.out
     assert json.loads((tmp_path / "m" / "config.json").read_text())["kind"] == "meta"
     refused(cli("recommend", tmp_path / "m", "--user", "bob"), "model of preferences", "kind meta")
+
+
+def test_a_method_for_both_takes_ratings_where_there_are_items(monkeypatch):
+    assert is_preferences("preference_bayes", False) and not is_preferences("maml", True)
+    monkeypatch.setitem(METHODS, "maml", METHODS["rating_means"])
+    assert is_preferences("maml", True) and not is_preferences("maml", False)
 
 
 def test_recommend_is_what_the_library_says(cli, shop, tmp_path):
@@ -201,6 +209,7 @@ FIT = [
     ("method of rows", lines(), ["--method", "maml"], ["method for preferences among", "'maml'"]),
     ("misspelt setting", lines(), ["--method", "preference_bayes", "--set", "factor=2"], ["did you mean factors"]),
     ("settings for auto", lines(), ["--set", "factors=2"], ["auto", "preference_bayes"]),
+    ("unknown device", lines(), ["--device", "tpu9"], ["auto, cpu or cuda", "tpu9"]),
     ("options of rows", lines(), ["--steps", "10"], ["only options for preferences", "--steps"]),
     ("weights", lines(), ["--weight", "day"], ["only options for preferences", "--weight"]),
     ("a name twice in the item table", lines(), ["--item-table", "SIDE"], ["each name once", "'f1' in row 2"]),

@@ -1,15 +1,18 @@
 """PreferenceLearner: users against the method's own steps, one event more against refitting, and the reasons."""
 
+from typing import Any, NamedTuple
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
+from warmstart.baselines.rating_means import Bias, Config, fit_bias, on_scale
 from warmstart.core import InputError
 from warmstart.estimators.preference_evaluation import evaluate
 from warmstart.estimators.preference_judging import mean_mse, predictor, split_data
 from warmstart.estimators.preference_learner import PreferenceLearner, with_item
-from warmstart.estimators.preference_methods import METHODS, find
+from warmstart.estimators.preference_methods import METHODS, by_events, find
 from warmstart.learners import preference_bayes
 from warmstart.metrics.intervals import coverage
 from warmstart.tasks.cold_start import first
@@ -300,6 +303,50 @@ def _baselines():
 
 
 def test_states_of_methods_are_named_tuples_of_what_can_be_saved():
-    assert preference_bayes.State in {method.state for method in METHODS.values()}
+    assert preference_bayes.State in {method.saved for method in METHODS.values()}
     for method in METHODS.values():
-        assert hasattr(method.state, "_fields")
+        assert hasattr(method.saved, "_fields")
+
+
+class Network(NamedTuple):
+    """What a neural method would save."""
+
+    theta: dict[str, Any]
+    words: tuple[str, ...]
+    effects: Bias
+
+
+def test_a_network_of_ones_own_is_one_entry(cinema, tmp_path, monkeypatch):
+    """It stops by validation users, saves weights, and works with what it makes of them and of its configuration."""
+    told = []
+
+    def learn(train, stop, cfg, seed, device, report):
+        told.append((len(train.users), len(stop.shown.users), device.type))
+        weights = {"net": {"body.0.weight": torch.full((2, 3), 0.5)}, "rates": {"w": torch.ones(1)}}
+        return Network(weights, ("a", "b", "c"), fit_bias(train, cfg))
+
+    def opened(cfg, saved):
+        return saved.effects, float(saved.theta["net"]["body.0.weight"].sum()) * cfg.user_shrink
+
+    def predict(state, users):
+        return on_scale(users, state[0], np.full(len(users.asked.value), state[1] / 10))
+
+    entry = by_events(
+        Config(user_shrink=2.0),
+        {},
+        Network,
+        learn,
+        predict,
+        lambda state, shown: np.full(len(shown.users), 0.1),
+        opened,
+    )
+    monkeypatch.setitem(METHODS, "own", entry)
+    model = PreferenceLearner("own", device="cpu").fit(cinema.ratings, ROLES, cinema.users, cinema.films)
+    assert told == [(112, 16, "cpu")]
+    model.save(tmp_path / "m")
+    again = PreferenceLearner.load(tmp_path / "m")
+    assert again.fitted.saved.words == ("a", "b", "c") and again.fitted.state[1] == 6.0
+    events = cinema.ratings.head(5)
+    one, other = (m.adapt(events).recommend(3) for m in (model, again))
+    pd.testing.assert_frame_equal(one.items, other.items, check_dtype=False)
+    assert one.reasons["rate"].tolist() == [0.1]

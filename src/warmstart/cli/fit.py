@@ -116,13 +116,13 @@ def fit(
         fit_pictures(voice, table, output, asked, tensorboard)
         return
     _refuse_pictures(context, table)
-    if preferences or is_preferences(method):
+    if preferences or is_preferences(method, item is not None or item_table is not None):
         refuse_options(context, (*OF_ROWS, *OF_STEPS), "preferences")
         kinds = {"numeric": names(numeric), "categorical": names(categorical), "multi": names(multi)}
         rated = _roles(task, target, {"item": item, "time": time, "drop": names(drop) or (), **kinds})
         tried = trials if set_here(context, ("trials",)) else 1
         learned = pairs(settings, "--set")
-        given = Asked(table, rated, task_table, item_table, scale, method, learned, tried, seed)
+        given = Asked(table, rated, task_table, item_table, scale, method, learned, tried, seed, device)
         fit_preferences(voice, given, output)
         return
     refuse_options(context, ("scale",), "rows", "leave them out, or add --preferences")

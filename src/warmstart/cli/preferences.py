@@ -31,13 +31,15 @@ class Asked(NamedTuple):
     settings: dict[str, str]
     trials: int
     seed: int
+    device: str
 
 
-def is_preferences(method: str) -> bool:
-    """Whether the method is one for preferences, which says what the rows are."""
+def is_preferences(method: str, items: bool) -> bool:
+    """Whether the method says that rows are ratings: it is for these alone, or for both and there are items."""
+    from warmstart.estimators.methods import METHODS as OF_ROWS
     from warmstart.estimators.preference_methods import METHODS
 
-    return method in METHODS
+    return method in METHODS and (items or method not in OF_ROWS)
 
 
 def fit_preferences(voice: Voice, asked: Asked, output: Path) -> None:
@@ -47,7 +49,7 @@ def fit_preferences(voice: Voice, asked: Asked, output: Path) -> None:
     from warmstart.estimators.preference_learner import PreferenceLearner
 
     scale = None if asked.scale is None else _scale(asked.scale)
-    learner = PreferenceLearner(asked.method, asked.settings, asked.trials, scale, asked.seed)
+    learner = PreferenceLearner(asked.method, asked.settings, asked.trials, scale, asked.seed, asked.device)
     with run_folder(output) as folder, voice.bars() as bar:
         learner.fit(asked.table, asked.roles, asked.task_table, asked.item_table, folder=folder, progress=bar)
         if join_ranks()[0] == 0:

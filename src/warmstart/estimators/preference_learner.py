@@ -11,8 +11,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+import torch
 
 from warmstart.core import InputError
+from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report
 from warmstart.estimators.adapted_users import AdaptedUsers, adapt_users
 from warmstart.estimators.choosing import Record, choose
@@ -33,6 +35,7 @@ KNOWN, PANEL = 10_000, 100  # users to whom new ones are likened, and items by w
 
 
 class Fitted(NamedTuple):
+    saved: Any
     state: Any
     value: float
 
@@ -49,6 +52,7 @@ class PreferenceLearner:
     trials: int = 1  # configurations tried for each method; the same number for all
     scale: tuple[float, float] | None = None  # least and greatest rating there can be; None: those of the table
     seed: int = 0
+    device: str = "auto"  # where methods that train a network do so
     trained_: TrainedPreferences | None = dataclasses.field(default=None, init=False, repr=False)
     trials_: dict[str, list[Trial]] = dataclasses.field(default_factory=dict, init=False, repr=False)
     notes_: tuple[str, ...] = dataclasses.field(default=(), init=False, repr=False)  # what was put right
@@ -72,6 +76,7 @@ class PreferenceLearner:
             raise InputError("trials of at least 1", f"{self.trials}", "pass a larger number")
         if self.method == "auto" and self.settings:
             raise InputError("a method to apply the settings to", "auto", "name one, for instance preference_bayes")
+        device = choose_device(self.device)
         methods = {name: find(name) for name in (AUTO if self.method == "auto" else (self.method,))}
         roles = with_item(ratings, roles, item_table)
         data = read_ratings(ratings, roles, task_table, item_table, self.scale)
@@ -83,7 +88,7 @@ class PreferenceLearner:
         found = choose(
             methods,
             self.settings,
-            _runner(parts, self.seed),
+            _runner(parts, self.seed, device),
             1 if self.settings else self.trials,
             seed=self.seed,
             folder=place,
@@ -94,7 +99,7 @@ class PreferenceLearner:
         self.trained_ = TrainedPreferences(
             found.name,
             found.config,
-            state,
+            found.found.saved,
             roles,
             data.items,
             fit_table(parts.train.users, "users"),
@@ -159,13 +164,14 @@ def with_item(ratings: Source, roles: Roles, item_table: Source | None) -> Roles
     return dataclasses.replace(roles, item=both[0])
 
 
-def _runner(parts: Data, seed: int) -> Any:
+def _runner(parts: Data, seed: int, device: torch.device) -> Any:
     """What `choose` calls to learn with a configuration, judged on the validation users."""
 
     def run(name: str, cfg: Any, folder: Path | None, progress: Report, record: Record | None = None) -> Fitted:
         method = find(name)
-        state = method.learn(parts.train, cfg, seed, progress)
-        return Fitted(state, mean_mse(predictor(method, state), parts.validation))
+        saved = method.learn(parts.train, parts.validation, cfg, seed, device, progress)
+        state = method.open(cfg, saved)
+        return Fitted(saved, state, mean_mse(predictor(method, state), parts.validation))
 
     return run
 

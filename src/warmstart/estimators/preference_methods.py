@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
+import torch
 from numpy.typing import NDArray
 
 from warmstart.baselines import rating_means
@@ -27,25 +28,36 @@ Scores = tuple[
 ]  # [users, items]: mean, perhaps beyond the scale, and variance
 
 
+Learn: TypeAlias = Callable[[Ratings, Users, Any, int, torch.device, Report], Any]
+Open: TypeAlias = Callable[[Any, Any], Any]
+
+
+def as_saved(config: Any, saved: Any) -> Any:
+    """What is saved is what is worked with."""
+    return saved
+
+
 class PreferenceMethod(NamedTuple):
     config: Any  # the default
     space: Mapping[str, Sequence[Any]]  # what a search may try
-    state: type  # a named tuple of arrays, numbers, features and further ones: what is saved
-    learn: Callable[[Ratings, Any, int, Report], Any]  # training users, configuration, seed, progress -> State
+    saved: type  # a named tuple of arrays, tensors, numbers, features and further ones
+    learn: Learn  # training users, validation users to stop by, configuration, seed, where, progress -> what is saved
     observe: Callable[[Any, Ratings, Any], Any]  # State, events, Inner before or None -> Inner
     finish: Callable[[Any, Ratings, Any], Any]  # State, users, Inner -> Adapted
     score: Callable[[Any, Any, Ratings], Prediction]  # State, Adapted, events asked about -> one number for each
     catalogue: Callable[[Any, Any, Ints | None], Scores]  # State, Adapted, which items or all -> those for every user
     rates: Callable[[Any, Any], Floats] | None = None  # State, Adapted -> [users] learning rates
+    open: Open = as_saved  # configuration, what is saved -> State: a network is made of its weights, say
 
 
 def by_events(
     config: Any,
     space: Mapping[str, Sequence[Any]],
-    state: type,
-    learn: Callable[[Ratings, Any, int, Report], Any],
+    saved: type,
+    learn: Learn,
     predict: Callable[[Any, Users], Prediction],
     rates: Callable[[Any, Ratings], Floats] | None = None,
+    open: Open = as_saved,
 ) -> PreferenceMethod:
     """A method that adapts from all events of a user at once: what it has seen is the events themselves."""
 
@@ -74,7 +86,7 @@ def by_events(
         variance = getattr(said.variance, "numpy", lambda: None)()
         return mean, None if variance is None else variance.astype(np.float32).reshape(people, things)
 
-    return PreferenceMethod(config, space, state, learn, observe, finish, score, catalogue, rates)
+    return PreferenceMethod(config, space, saved, learn, observe, finish, score, catalogue, rates, open)
 
 
 METHODS = {
@@ -82,7 +94,7 @@ METHODS = {
         preference_bayes.Config(),
         preference_bayes.SPACE,
         preference_bayes.State,
-        lambda train, cfg, seed, report: preference_bayes.learn(
+        lambda train, stop, cfg, seed, device, report: preference_bayes.learn(
             train, cfg, seed, lambda sweep, state: report(sweep + 1, cfg.sweeps, "sweeps")
         ),
         preference_bayes.observe,
@@ -94,7 +106,7 @@ METHODS = {
         rating_means.Config(),
         rating_means.SPACE,
         rating_means.Bias,
-        lambda train, cfg, seed, report: rating_means.fit_bias(train, cfg),
+        lambda train, stop, cfg, seed, device, report: rating_means.fit_bias(train, cfg),
         lambda bias, users: rating_means.on_scale(users, bias, np.zeros(len(users.asked.value))),
     ),
 }

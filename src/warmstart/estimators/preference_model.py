@@ -46,7 +46,7 @@ class TrainedPreferences:
 
     name: str  # method id
     config: Any
-    state: Any
+    saved: Any  # of the method
     roles: Roles
     items: pd.DataFrame  # the catalogue: names are its index
     profile: Features  # columns and values of users' profiles
@@ -60,6 +60,11 @@ class TrainedPreferences:
     @property
     def method(self) -> PreferenceMethod:
         return find(self.name)
+
+    @functools.cached_property
+    def state(self) -> Any:
+        """What the method works with."""
+        return self.method.open(self.config, self.saved)
 
     @functools.cached_property
     def titles(self) -> NDArray[np.object_]:
@@ -92,7 +97,7 @@ class TrainedPreferences:
 
     def packed(self) -> tuple[dict[str, Any], str]:
         """Tensors, and schema.json: roles, catalogue, profiles, the split of the users, and the words of the state."""
-        tensors, words = pack_state(self.state)
+        tensors, words = pack_state(self.saved)
         tensors |= pack_state(self.calibration, "calibration")[0]
         tensors |= {"known/items": torch.from_numpy(self.known.items), "known/said": torch.from_numpy(self.known.said)}
         columns = {str(name): [_cell(cell) for cell in self.items[name]] for name in self.items}
@@ -123,7 +128,7 @@ def restore(path: Path, config: dict[str, Any]) -> TrainedPreferences:
         trained = TrainedPreferences(
             config["method"],
             configure(method.config, config["config"]),
-            unpack_state(method.state, tensors, content["state"]),
+            unpack_state(method.saved, tensors, content["state"]),
             Roles.from_dict(content["roles"]),
             _catalogue(content["items"]),
             Features.from_dict(content["profile"]),

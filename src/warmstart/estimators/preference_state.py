@@ -42,16 +42,29 @@ def unpack_state(kind: Any, tensors: Mapping[str, Tensor], words: Mapping[str, A
     if kind is Features:
         return Features.from_dict(words[path])
     if path not in words:
-        inside = under(dict(tensors), path)
-        if not inside:
-            raise KeyError(path)
-        return inside
+        return _nested(under(dict(tensors), path))
     value = words[path]
     if get_origin(kind) is tuple:
-        if not isinstance(value, list) or len(value) != len(get_args(kind)):
-            raise ValueError(path)
-        return tuple(_checked(one, part) for one, part in zip(value, get_args(kind), strict=True))
+        if not isinstance(value, list):
+            raise TypeError(path)
+        first, *rest = get_args(kind)
+        kinds = [first] * len(value) if rest == [Ellipsis] else [first, *rest]
+        return tuple(_checked(one, part) for one, part in zip(value, kinds, strict=True))
     return _checked(value, kind)
+
+
+def _nested(named: dict[str, Tensor]) -> dict[str, Any]:
+    """A tree of dicts by the parts of the names; KeyError when there is nothing."""
+    if not named:
+        raise KeyError("an empty tree")
+    found: dict[str, Any] = {}
+    for name, value in named.items():
+        *path, last = name.split("/")
+        place = found
+        for part in path:
+            place = place.setdefault(part, {})
+        place[last] = value
+    return found
 
 
 def _checked(value: Any, kind: Any) -> Any:
