@@ -9,10 +9,11 @@ import torch
 
 from warmstart.baselines.rating_means import Bias, Config, fit_bias, on_scale
 from warmstart.core import InputError
+from warmstart.estimators.preference_contract import by_events
 from warmstart.estimators.preference_evaluation import evaluate
 from warmstart.estimators.preference_judging import mean_mse, predictor, split_data
 from warmstart.estimators.preference_learner import PreferenceLearner, with_item
-from warmstart.estimators.preference_methods import METHODS, by_events, find
+from warmstart.estimators.preference_methods import METHODS, find
 from warmstart.learners import preference_bayes
 from warmstart.metrics.intervals import coverage
 from warmstart.tasks.cold_start import first

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from warmstart.core import InputError, Prediction
-from warmstart.estimators.preference_methods import Scores
+from warmstart.estimators.preference_contract import Scores
 from warmstart.estimators.preference_model import Known, TrainedPreferences
 from warmstart.tasks.cells import Ints, texts
 from warmstart.tasks.features import Features

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from warmstart.core import Prediction
 from warmstart.estimators.judging import Calibration, scale
-from warmstart.estimators.preference_methods import PreferenceMethod
+from warmstart.estimators.preference_contract import PreferenceMethod
 from warmstart.metrics.errors import squared_error
 from warmstart.tasks.cold_start import SIZES, Protocol, Users, first, split_users
 from warmstart.tasks.ratings import Ratings, take_users, to_batch, to_stack

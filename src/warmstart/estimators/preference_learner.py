@@ -19,8 +19,9 @@ from warmstart.engine.loop import Report
 from warmstart.estimators.adapted_users import AdaptedUsers, adapt_users
 from warmstart.estimators.choosing import Record, choose
 from warmstart.estimators.folder import pack, read_config, write_folder
+from warmstart.estimators.preference_contract import PreferenceMethod
 from warmstart.estimators.preference_judging import Data, calibrate, mean_mse, predictor, split_data
-from warmstart.estimators.preference_methods import AUTO, PreferenceMethod, find
+from warmstart.estimators.preference_methods import AUTO, find
 from warmstart.estimators.preference_model import Known, TrainedPreferences, restore
 from warmstart.estimators.trained import damaged
 from warmstart.tasks.profiles import fit_table

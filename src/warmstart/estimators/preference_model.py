@@ -19,7 +19,8 @@ from warmstart.engine.files import finite, read_tensors
 from warmstart.estimators.folder import SCHEMA, WEIGHTS, read_text
 from warmstart.estimators.judging import Calibration
 from warmstart.estimators.methods import configure
-from warmstart.estimators.preference_methods import PreferenceMethod, find
+from warmstart.estimators.preference_contract import PreferenceMethod
+from warmstart.estimators.preference_methods import find
 from warmstart.estimators.preference_state import pack_state, unpack_state
 from warmstart.estimators.trained import damaged
 from warmstart.metrics.intervals import conformal_quantile
