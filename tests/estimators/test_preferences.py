@@ -178,6 +178,29 @@ def test_auto_takes_the_method_that_validation_users_prefer(cinema, preference_m
     assert mean_mse(predictor(find("rating_means"), means.fitted.state), data.validation) == means.fitted.value
 
 
+@pytest.mark.parametrize(("usual", "rival", "sure"), [(4.5, 3.5, True), (3.5, 3.46, False)])
+def test_auto_keeps_its_first_method_within_the_noise(cinema, monkeypatch, usual, rival, sure):
+    """Two methods that say one number of everything, of which the second's is nearer to the mean."""
+
+    def constant(said):
+        def learn(train, stop, cfg, seed, device, report):
+            return Bias(said, np.zeros(len(train.items)), np.inf, train.scale)
+
+        predict = lambda bias, users: on_scale(users, bias, np.zeros(len(users.asked.value)))  # noqa: E731
+        return by_events(Config(), {}, Bias, learn, predict)
+
+    monkeypatch.setattr("warmstart.estimators.preference_learner.AUTO", ("usual", "rival"))
+    for name, said in (("usual", usual), ("rival", rival)):
+        monkeypatch.setitem(METHODS, name, constant(said))
+    model = PreferenceLearner().fit(cinema.ratings, ROLES)
+    asked = split_data(read_ratings(cinema.ratings, ROLES), 0, True).validation.asked
+    gain = np.bincount(asked.user, (asked.value - rival) ** 2 - (asked.value - usual) ** 2) / np.bincount(asked.user)
+    assert gain.mean() < 0 and (gain.mean() + gain.std(ddof=1) / len(gain) ** 0.5 < 0) == sure
+    assert model.fitted.name == ("rival" if sure else "usual") and bool(model.notes_) == (not sure)
+    best = {name: trials[0].value for name, trials in model.trials_.items()}
+    assert best["rival"] < best["usual"] and model.fitted.value == pytest.approx(best[model.fitted.name])
+
+
 def test_a_marker_in_held_out_ratings_changes_nothing(cinema, preference_models):
     model = preference_models["preference_bayes"]
     held = cinema.ratings["user"].isin(model.fitted.split.test)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from warmstart.cli.options import Descriptor, DescriptorTable, Device, Json, Model, Quiet, Seed, pairs
+from warmstart.cli.options import Device, Json, Model, Quiet, Seed, pairs
 from warmstart.cli.output import Voice
 
 if TYPE_CHECKING:
@@ -36,8 +36,12 @@ def recommend(
         Path | None,
         typer.Option(metavar="TABLE", help="Ratings that users have given; rows of others are passed over."),
     ] = None,
-    descriptor: Descriptor = None,
-    descriptor_table: DescriptorTable = None,
+    descriptor: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="The profile of one user: age=34,job=teacher.")
+    ] = None,
+    descriptor_table: Annotated[
+        Path | None, typer.Option(metavar="TABLE", help="Profiles of many, found by the users' column.")
+    ] = None,
     count: Annotated[int, typer.Option("-k", metavar="N", min=1, help="How many items.")] = 10,
     level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.9,
     output: Annotated[

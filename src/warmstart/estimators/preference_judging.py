@@ -56,10 +56,14 @@ def mse(predict: Predictor, users: Users) -> Tensor:
     return squared_error(to_stack(users.asked, predict(users).mean.double()), to_batch(users.asked))
 
 
-def mean_mse(predict: Predictor, users: Users) -> float:
-    """What is chosen by: the mean over users, and over what they have shown: 0, 1, 2, 5, 10, 20 and all they may."""
+def user_errors(predict: Predictor, users: Users) -> Tensor:
+    """[users] what is chosen by: MSE, the mean over what they have shown: 0, 1, 2, 5, 10, 20 and all they may."""
     shown = [first(users, size) for size in SIZES] + [users]
-    return float(torch.stack([mse(predict, some).nanmean() for some in shown]).mean())
+    return torch.stack([mse(predict, some) for some in shown]).mean(0)
+
+
+def mean_mse(predict: Predictor, users: Users) -> float:
+    return float(user_errors(predict, users).nanmean())
 
 
 def calibrate(predict: Predictor, users: Users, sizes: Sequence[int] = CALIBRATED) -> Calibration:

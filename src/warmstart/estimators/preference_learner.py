@@ -15,15 +15,16 @@ import torch
 
 from warmstart.core import InputError
 from warmstart.engine.device import choose_device
-from warmstart.engine.loop import Report
+from warmstart.engine.loop import Report, silent
 from warmstart.estimators.adapted_users import AdaptedUsers, adapt_users
-from warmstart.estimators.choosing import Record, choose
+from warmstart.estimators.choosing import Chosen, Record, choose
 from warmstart.estimators.folder import pack, read_config, write_folder
 from warmstart.estimators.preference_contract import PreferenceMethod
-from warmstart.estimators.preference_judging import Data, calibrate, mean_mse, predictor, split_data
+from warmstart.estimators.preference_judging import Data, calibrate, mean_mse, predictor, split_data, user_errors
 from warmstart.estimators.preference_methods import AUTO, find
 from warmstart.estimators.preference_model import Known, TrainedPreferences, restore
 from warmstart.estimators.trained import damaged
+from warmstart.metrics.intervals import paired
 from warmstart.tasks.profiles import fit_table
 from warmstart.tasks.ratings import Ratings, read_ratings, take_users
 from warmstart.tasks.roles import Roles
@@ -33,6 +34,9 @@ from warmstart.training.search import Trial
 
 KIND = "preferences"
 KNOWN, PANEL = 10_000, 100  # users to whom new ones are likened, and items by which
+
+
+ONE_ERROR = 0.683  # the share of a normal within one standard error
 
 
 class Fitted(NamedTuple):
@@ -95,6 +99,8 @@ class PreferenceLearner:
             folder=place,
             progress=progress,
         )
+        found, doubts = _surely(found, methods, parts, self.seed, device)
+        self.notes_ = (*self.notes_, *doubts)
         self.trials_ = found.trials
         method, state = methods[found.name], found.found.state
         self.trained_ = TrainedPreferences(
@@ -175,6 +181,31 @@ def _runner(parts: Data, seed: int, device: torch.device) -> Any:
         return Fitted(saved, state, mean_mse(predictor(method, state), parts.validation))
 
     return run
+
+
+def _surely(
+    found: Chosen, methods: Mapping[str, PreferenceMethod], parts: Data, seed: int, device: torch.device
+) -> tuple[Chosen, list[str]]:
+    """The first of the methods unless the best one is better by more than the standard error of their difference.
+
+    Few validation users tell methods apart badly, and a choice within the noise is one by luck.
+    """
+    name = next(iter(methods))
+    if found.name == name:
+        return found, []
+    config = found.trials[name][0].config
+    other = _runner(parts, seed, device)(name, config, None, silent)
+    best, usual = (
+        user_errors(predictor(methods[method], run.state), parts.validation)
+        for method, run in ((found.name, found.found), (name, other))
+    )
+    if len(best) > 1 and paired(best, usual, ONE_ERROR).high < 0:
+        return found, []
+    note = (
+        f"on validation users {found.name} has an error of {found.found.value:.4g}, {name} {other.value:.4g}: "
+        f"too little to tell them apart, so {name} was kept"
+    )
+    return Chosen(name, config, other, found.trials), [note]
 
 
 def _known(method: PreferenceMethod, state: Any, train: Ratings, chunk: int = 1000) -> Known:

@@ -32,7 +32,7 @@ METHODS = {
         lambda bias, users: rating_means.on_scale(users, bias, np.zeros(len(users.asked.value))),
     ),
 }
-AUTO = ("preference_bayes", "rating_means")  # what `auto` compares
+AUTO = ("preference_bayes", "rating_means")  # what `auto` compares; the first wins where they cannot be told apart
 
 
 def find(name: str) -> PreferenceMethod:
