@@ -38,7 +38,7 @@ sys.exit(" ".join({"torch", "numpy", "pandas", "sklearn", "matplotlib"} & set(sy
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0, done.stderr
     assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1
-    for verb in ("demo", "fit", "adapt", "evaluate", "export", "study", "bench", "data"):
+    for verb in ("demo", "fit", "adapt", "recommend", "evaluate", "export", "study", "bench", "data"):
         assert f" {verb} " in done.stdout
 
 
@@ -249,7 +249,7 @@ def test_bench_prints_ratios_of_all_benchmarks(cli, tmp_path, monkeypatch):
         return make_results("meta_step", "full", device, "", rows)
 
     listed = [one["name"] for one in json.loads(cli("bench", "--list", "--json").out)]
-    assert listed == ["bayes_step", "conv_step", "memory", "meta_step"]
+    assert listed == ["bayes_step", "conv_step", "memory", "meta_step", "recommend"]
     for name in listed:
         monkeypatch.setattr(f"warmstart.benches.{name}.run", run)
         sections = [Section(name, table=plain(["way", "ratio"], [["compiled", "41x"]], caption=name))]

@@ -6,6 +6,9 @@ import pytest
 
 from warmstart.estimators.meta_learner import MetaLearner
 from warmstart.estimators.methods import METHODS
+from warmstart.estimators.preference_learner import PreferenceLearner
+from warmstart.estimators.preference_methods import METHODS as PREFERENCES
+from warmstart.tasks.films import simulate_films
 from warmstart.tasks.roles import Roles
 from warmstart.training.train import Plan
 
@@ -66,6 +69,23 @@ def new_task(tables):
     own = rows[rows["user"] == "u022"]
     known = about.set_index("user").loc["u022"].to_dict()
     return own.head(5), own.tail(3), known
+
+
+@pytest.fixture(scope="session")
+def cinema():
+    """Ratings, users and films."""
+    return simulate_films(160, 40, seed=1, fewest=8, most=20)
+
+
+@pytest.fixture(scope="session")
+def preference_models(cinema):
+    """One of each method for preferences."""
+    settings = {"preference_bayes": {"factors": 3, "sweeps": 4, "choices": 5}, "rating_means": {"user_shrink": 3.0}}
+    roles = Roles("user", "rating", item="film", time="time")
+    return {
+        name: PreferenceLearner(name, settings.get(name, {})).fit(cinema.ratings, roles, cinema.users, cinema.films)
+        for name in PREFERENCES
+    }
 
 
 def pytest_generate_tests(metafunc):

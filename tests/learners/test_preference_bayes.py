@@ -169,3 +169,24 @@ def test_items_nobody_rated_and_new_values_of_a_profile_are_answered(state, part
 def test_bad_configurations_are_refused(parts):
     with pytest.raises(InputError, match="at least one factor"):
         bayes.fit(everything(parts.train), replace(CONFIG, factors=0))
+
+
+def test_the_catalogue_is_what_score_says_of_every_item(state, parts):
+    """One user at a time, and many by one product; all items, and some."""
+    users = first(parts.test, 3)
+    adapted = bayes.finish(state, users.shown, bayes.observe(state, users.shown))
+    people, things = len(users.shown.users), len(users.shown.items)
+    pairs = users.asked._replace(user=np.repeat(np.arange(people), things), item=np.tile(np.arange(things), people))
+    said = bayes.score(state, adapted, pairs)
+    wanted = [part.numpy().reshape(people, things) for part in said[:2]]
+    mean, variance = bayes.catalogue(state, adapted)
+    assert people > bayes.FEW and (mean > 5).any()  # the scale is left to the caller
+    few = bayes.Adapted(bayes.Side(adapted.user.mean[:2], adapted.user.cov[:2], adapted.user.free), adapted.move[:2])
+    some = np.array([7, 3, 50])
+    for got, which in (
+        ((mean, variance), (slice(None), slice(None))),
+        (bayes.catalogue(state, few), (slice(0, 2), slice(None))),
+        (bayes.catalogue(state, adapted, some), (slice(None), some)),
+    ):
+        assert np.allclose(np.clip(got[0], 1, 5), wanted[0][which], atol=1e-4)
+        assert np.allclose(got[1], wanted[1][which], rtol=1e-4)

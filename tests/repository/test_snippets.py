@@ -1,6 +1,7 @@
 """What the pages tell a reader to type works, and does what the page says."""
 
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -9,9 +10,12 @@ import pytest
 import torch
 from PIL import Image
 
+from warmstart.cli import run
 from warmstart.core import Learner, adapt, make_batch, make_task
 from warmstart.engine.meta import predict_stack
+from warmstart.estimators.preference_rivals import BASELINES
 from warmstart.models.mlp import MLP, seeded
+from warmstart.tasks.films import simulate_films
 from warmstart.tasks.images import as_batch, draw_episodes, make_images
 from warmstart.training.train import Plan
 
@@ -101,6 +105,44 @@ def test_the_page_of_pictures_fits_adapts_and_exports(tmp_path, monkeypatch, cap
     exec(short, names)
     assert names["chances"].shape == (3, 4) and "protonet is right on" in capsys.readouterr().out
     assert (tmp_path / "classifier.onnx").exists() and (tmp_path / "model" / "card.md").exists()
+
+
+def commands(page):
+    """The lines of a page that begin with the program's name, as arguments."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    return [shlex.split(line)[1:] for line in re.findall(r"^warmstart .+", text, re.MULTILINE)]
+
+
+def test_the_page_of_cold_start_users_is_run_as_it_stands(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("warmstart.estimators.preference_rivals.BASELINES", {"bias": BASELINES["bias"]})
+    for line in commands("docs/preferences.md"):
+        few = ["--tasks", "60"] if line[0] == "data" else []  # the reader gets more users, and waits for them
+        assert run([*line, *few]) == 0, line
+    said = capsys.readouterr().out
+    assert (
+        "For u00060" in said and "For anna" in said and "Answered by: profile" in said and "Page: films/report" in said
+    )
+    (snippet,) = blocks("docs/preferences.md")
+    more = pd.DataFrame({"user": ["u00060"], "film": ["f00007"], "rating": [4], "time": [2e9]})
+    names = {"one_more_rating": more}
+    exec(snippet, names)
+    assert names["user"].events.tolist() == [11] and len(names["best"].items) == 10
+    assert "prediction" in capsys.readouterr().out
+
+
+def test_the_three_commands_of_the_readme_serve_a_new_user(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("warmstart.estimators.preference_rivals.BASELINES", {"bias": BASELINES["bias"]})
+    made = simulate_films(61, 40, fewest=6, most=20)
+    own = made.ratings["user"] == "u00060"
+    for name, table in {"ratings": made.ratings[~own], "users": made.users, "films": made.films}.items():
+        table.to_csv(f"{name}.csv", index=False)
+    made.ratings[own].head(3).to_csv("new_ratings.csv", index=False)
+    readme = [line for line in commands("README.md") if "films.csv" in line or line[0] == "recommend"]
+    assert [line[0] for line in readme] == ["fit", "recommend", "evaluate"]
+    assert [run(line) for line in readme] == [0, 0, 0]
+    assert "For u00060" in capsys.readouterr().out
 
 
 def test_the_page_of_preferences_predicts_ratings(simulated_ratings):

@@ -1,12 +1,24 @@
 """Ratings from anybody's tables: what is put right is said, what cannot be is refused."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 
 from warmstart.core import InputError
-from warmstart.tasks.ratings import make_ratings, read_ratings, take_rows, take_users, to_batch, to_stack
+from warmstart.tasks.profiles import fit_table
+from warmstart.tasks.ratings import (
+    join_ratings,
+    make_ratings,
+    newcomers,
+    read_ratings,
+    take_rows,
+    take_users,
+    to_batch,
+    to_stack,
+)
 from warmstart.tasks.roles import Roles
 
 ROLES = Roles(task="who", target="stars", item="film", time="when")
@@ -102,3 +114,49 @@ def test_events_become_a_padded_stack(found):
     fewer = take_rows(found, np.array([3, 2, 0]))  # in any order
     assert to_batch(fewer).y.tolist() == [[2, 0], [4, 3]] and to_batch(fewer).mask.tolist() == [[1, 0], [1, 1]]
     assert to_stack(fewer, torch.tensor([1.5, 2.5, 3.5])).tolist() == [[3.5, 0.0], [1.5, 2.5]]
+
+
+def test_columns_are_what_the_roles_say_and_messages_name_them():
+    taken = ROWS.assign(user="x", value=0, time=9).rename(columns={"when": "day"})  # names that have a meaning inside
+    found = read_ratings(taken.drop(columns="day"), Roles(task="who", target="stars", item="film"))
+    assert {"user (context)", "value (context)", "time (context)"} <= set(found.context) and not found.time.any()
+    assert found.users.index.tolist() == ["b", "a"] and found.value.tolist() == [2.0, 5.0, 3.0, 4.0]
+    refused(lambda: read_ratings(ROWS.assign(stars="x"), ROLES), "column 'stars' of the ratings")
+    refused(lambda: read_ratings(ROWS.assign(film=[1, None, 2, 3, 4]), ROLES), "column 'film'", "row 2")
+    dropped = read_ratings(ROWS, replace(ROLES, drop=("device", "genre")), PEOPLE, FILMS)
+    assert "device" not in dropped.context and "genre" not in dropped.items
+    refused(lambda: read_ratings(ROWS, replace(ROLES, drop=("gnere",)), PEOPLE, FILMS), "'gnere'", "'genre'")
+
+
+def test_side_tables_have_the_kinds_that_were_declared():
+    people = pd.DataFrame({"who": ["a", "b"], "code": [3, 4], "zip": ["55337", "5-40"], "likes": ["x|y", None]})
+    refused(lambda: fit_table(read_ratings(ROWS, ROLES, people).users, "users"), "'zip'", "categorical")
+    roles = replace(ROLES, categorical=("code", "zip"), multi=("likes",), numeric=("year",))
+    films = FILMS.assign(year=["1990", "1991", "1992", "1993"])
+    found = read_ratings(ROWS, roles, people, films)
+    kinds = fit_table(found.users, "users", 1)
+    assert [part.name for part in kinds.categorical] == ["code", "zip"] and kinds.numeric == ()
+    assert set(kinds.bag[0].values) == {"x", "y"} and found.items["year"].tolist() == [1990, 1991, 1992, 1993]
+    refused(lambda: read_ratings(ROWS, replace(ROLES, numeric=("likes",)), people), "a number", "'likes' of the task")
+    refused(lambda: read_ratings(ROWS, replace(ROLES, numeric=("yaer",)), people, films), "'yaer'", "'year' for")
+
+
+def test_newcomers_keep_to_the_catalogue_and_to_the_users_asked_for(found):
+    users = pd.DataFrame({"age": [1, 2, 3]}, index=["x", "y", "z"])
+    rows = pd.DataFrame(
+        {"user": ["z", "q", "z", "x", "z"], "item": [8, 7, 5, 9, 8], "value": [1, 2, 3, 4, 5], "time": [3, 1, 2, 1, 9]}
+    )
+    new = newcomers(rows, users, found.items, (1, 5))
+    assert new.users.index[new.user].tolist() == ["x", "z"] and found.items.index[new.item].tolist() == ["9", "8"]
+    assert new.value.tolist() == [4, 5] and new.time.tolist() == [1, 9]
+    assert "last one was kept" in new.notes[1] and "1 items that the model does not know, '5' first" in new.notes[2]
+    nobody = newcomers(None, users, found.items, (1, 5))
+    assert not len(nobody.user) and nobody.users is users
+    refused(lambda: newcomers(rows, users, found.items, (1, 4)), "scale 1 to 4", "row 5")
+
+
+def test_ratings_are_joined_by_user(found):
+    later = take_rows(found, np.array([2]))._replace(value=np.array([9.0]))
+    both = join_ratings(found, later)
+    assert both.user.tolist() == [0, 0, 1, 1, 1] and both.value.tolist() == [2, 5, 3, 4, 9]
+    assert both.context["device"].tolist() == ["tv", "phone", "phone", "tv", "phone"]

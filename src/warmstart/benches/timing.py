@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from threadpoolctl import threadpool_limits
 
 from warmstart.engine.loop import Report, silent
 
@@ -36,15 +37,17 @@ class Plan(NamedTuple):
     rounds: int = 3  # each gives one number, the median of its repeats
     repeats: int = 7
     seconds: float = 0.03  # calls are repeated until a measurement lasts so long
+    processor: bool = False  # of this process alone, for work on a CPU: what others run at the time does not count
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """On a CPU all contenders have one thread: tiny matrices gain nothing from more."""
+    """On a CPU all contenders have one thread, of torch and of numpy: tiny matrices gain nothing from more."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        yield
+        with threadpool_limits(1):
+            yield
     finally:
         torch.set_num_threads(before)
 
@@ -55,14 +58,15 @@ def wait(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-def seconds(call: Call, device: torch.device, times: int = 1) -> float:
+def seconds(call: Call, device: torch.device, times: int = 1, processor: bool = False) -> float:
     """How long one of `times` calls in a row takes."""
+    now = time.process_time if processor else time.perf_counter
     wait(device)
-    began = time.perf_counter()
+    began = now()
     for _ in range(times):
         call()
     wait(device)
-    return (time.perf_counter() - began) / times
+    return (now() - began) / times
 
 
 @contextmanager
@@ -94,14 +98,14 @@ def in_new_process(function: Callable[..., float], *words: str) -> float:
 
 def interleave(contenders: Sequence[Contender], plan: Plan, progress: Report = silent) -> list[list[float]]:
     """For each contender, for each round, the median of its seconds per call."""
-    times = [_calls(contender, plan.seconds) for contender in contenders]
+    times = [_calls(contender, plan) for contender in contenders]
     medians: list[list[float]] = [[] for _ in contenders]
     done, of = 0, plan.rounds * plan.repeats
     for _ in range(plan.rounds):
         found: list[list[float]] = [[] for _ in contenders]
         for _ in range(plan.repeats):
             for contender, calls, kept in zip(contenders, times, found, strict=True):
-                kept.append(_measure(contender, calls))
+                kept.append(_measure(contender, calls, plan.processor))
             done += 1
             progress(done, of, "")
         for kept, median in zip(found, medians, strict=True):
@@ -109,14 +113,14 @@ def interleave(contenders: Sequence[Contender], plan: Plan, progress: Report = s
     return medians
 
 
-def _calls(contender: Contender, least: float) -> int:
-    return max(1, math.ceil(least / _measure(contender, 1)))
+def _calls(contender: Contender, plan: Plan) -> int:
+    return max(1, math.ceil(plan.seconds / _measure(contender, 1, plan.processor)))
 
 
-def _measure(contender: Contender, calls: int) -> float:
+def _measure(contender: Contender, calls: int, processor: bool) -> float:
     call = contender.begin()
     call()  # the first one after a start pays for what the others find in the cache
-    return seconds(call, contender.device, calls)
+    return seconds(call, contender.device, calls, processor)
 
 
 def describe(device: torch.device) -> str:

@@ -11,7 +11,7 @@ import typer
 from typer.main import get_command
 
 from warmstart import __version__
-from warmstart.cli import adapt, bench, data, demo, evaluate, export, fit, study
+from warmstart.cli import adapt, bench, data, demo, evaluate, export, fit, recommend, study
 
 app = typer.Typer(
     name="warmstart",
@@ -22,6 +22,7 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.command()(fit.fit)
 app.command()(adapt.adapt)
+app.command()(recommend.recommend)
 app.command()(evaluate.evaluate)
 app.command()(export.export)
 app.command()(study.study)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -22,6 +23,7 @@ from warmstart.cli.options import (
 )
 from warmstart.cli.output import Voice
 from warmstart.cli.pictures import adapt_to_pictures, refuse_options
+from warmstart.cli.preferences import adapt_to_users
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,15 +62,25 @@ def adapt(
     A model of pictures takes folders: the support has a sub-folder for each class; what is said is printed and
     written with a contact sheet.
 
+    A model of preferences takes events of users and asks about users and items; see also `warmstart recommend`.
+
     With the task column in both tables each task is adapted to its own rows. Without support a model is
     zero-shot. A few rows are small work, and so done on the CPU unless --device says otherwise.
     """
     from warmstart.estimators.folder import read_kind
     from warmstart.estimators.meta_learner import MetaLearner
-    from warmstart.estimators.predictions import adapt_tasks, only, predict_tasks, write_table
+    from warmstart.estimators.predictions import adapt_tasks, only, predict_tasks
 
     voice = Voice(json, quiet)
-    if read_kind(model) == "pictures":
+    kind = read_kind(model)
+    if kind == "preferences":
+        refuse_options(context, ("broken", "item_table", "first", "save"), "a model of preferences")
+        _refuse_folders({"--support": support, "--query": query})
+        known = pairs(descriptor, "--descriptor", ",")
+        told = adapt_to_users(model, support, query, known, descriptor_table, level)
+        _tell(voice, model, level, *told, output)
+        return
+    if kind == "pictures":
         refuse_options(context, OF_TABLES, "a model of pictures")
         adapt_to_pictures(voice, model, support, query, output, broken, device)
         return
@@ -79,19 +91,38 @@ def adapt(
     said = predict_tasks(adapted, query, level, item_table)
     if save is not None:
         only(adapted).save(save)
+    shown = {name or "the task": one.shown for name, one in adapted.items()}
+    _tell(voice, model, level, said, shown, (), output)
+    if save is not None:
+        voice.say(f"Adapted model: {save}")
+
+
+def _tell(
+    voice: Voice,
+    model: Path,
+    level: float,
+    said: pd.DataFrame,
+    shown: dict[str, int],
+    notes: Sequence[str],
+    output: Path | None,
+) -> None:
+    """Write and print predictions, with how much each task or user had shown."""
+    from warmstart.estimators.predictions import write_table
+
     if output is not None:
         write_table(said, output)
-    shown = {name or "the task": one.shown for name, one in adapted.items()}
-    voice.document({"model": str(model), "level": level, "support": shown, "predictions": said.to_dict("records")})
+    document = {"model": str(model), "level": level, "support": shown, "predictions": said.to_dict("records")}
+    voice.document({**document, "notes": list(notes)} if notes else document)
+    for note in notes:
+        voice.say(f"Note: {note}")
     if output is None:
         voice.show(_table(said))
     if len(said) > MOST and output is None:
         voice.say(f"... and {len(said) - MOST} rows more; -o FILE.csv writes all")
     if "low" in said and not said["high"].lt(float("inf")).all():
         voice.say(f"The model has too few validation tasks for intervals of level {level}; lower --level")
-    for what, path in {"Predictions": output, "Adapted model": save}.items():
-        if path is not None:
-            voice.say(f"{what}: {path}")
+    if output is not None:
+        voice.say(f"Predictions: {output}")
 
 
 def _refuse_folders(paths: dict[str, Path | None]) -> None:

@@ -18,6 +18,7 @@ app = typer.Typer(help="Embedded datasets, and checks of a table of yours.")
 ABOUT = {
     "population": "simulated tasks of six unequal groups, with descriptors and known optimum",
     "sine": "A sin(x + b), amplitude and phase drawn for each task",
+    "films": "simulated ratings of films by users, with tables of both",
 }
 PUBLIC = {
     "movielens-1m": "ml-1m.zip, and ml-1m_melu_extra.zip where present: research use, no redistribution",
@@ -32,6 +33,7 @@ PUBLIC = {
 class Name(enum.StrEnum):
     population = "population"
     sine = "sine"
+    films = "films"
 
 
 @app.command("list")
@@ -68,17 +70,32 @@ def get(
     files = {output / f"{part}.csv": frame for part, frame in embedded(name.value, tasks, seed).items()}
     for path, frame in files.items():
         write_table(frame, path)
-    rows, *rest, support, query = (shlex.quote(str(path)) for path in files)
+    commands = (_films if name is Name.films else _tasks)([shlex.quote(str(path)) for path in files], output)
+    voice.document({"files": [str(path) for path in files], "commands": commands})
+    voice.say("\n".join(["Written: " + ", ".join(map(str, files)), "", "Next:", *(f"  {line}" for line in commands)]))
+
+
+def _tasks(files: list[str], output: Path) -> list[str]:
+    rows, *rest, support, query = files
     about = f" --task-table {rest[0]}" if rest else ""
     known = f" --descriptor-table {rest[0]}" if rest else ""
     model = shlex.quote(str(output / "model"))
-    commands = [
+    return [
         f"warmstart fit {rows} --task task --target target{about} -o {model}",
         f"warmstart adapt {model} --support {support} --query {query}{known}",
         f"warmstart evaluate {model} {rows}{about} -o {shlex.quote(str(output / 'report'))}",
     ]
-    voice.document({"files": [str(path) for path in files], "commands": commands})
-    voice.say("\n".join(["Written: " + ", ".join(map(str, files)), "", "Next:", *(f"  {line}" for line in commands)]))
+
+
+def _films(files: list[str], output: Path) -> list[str]:
+    ratings, users, films, new, query = files
+    about, model = f"--task-table {users} --item-table {films}", shlex.quote(str(output / "model"))
+    return [
+        f"warmstart fit {ratings} --preferences --task user --target rating --time time {about} -o {model}",
+        f"warmstart recommend {model} --support {new} --descriptor-table {users}",
+        f"warmstart adapt {model} --support {new} --query {query} --descriptor-table {users}",
+        f"warmstart evaluate {model} {ratings} {about} -o {shlex.quote(str(output / 'report'))}",
+    ]
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""warmstart fit: learn from the tables of many tasks, or from pictures of many classes, how to learn a new one."""
+"""warmstart fit: learn from many tasks, users or classes of pictures how to learn a new one."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import typer
 from warmstart.cli.options import Broken, Device, ItemTable, Json, Quiet, Seed, TaskTable, names, pairs
 from warmstart.cli.output import Voice
 from warmstart.cli.pictures import fit_pictures, picture_learner, refuse_options, set_here
+from warmstart.cli.preferences import Asked, fit_preferences, is_preferences
 from warmstart.cli.trials import table_of_trials, trials_document
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 
 COLUMNS = ("task", "target", "item", "time", "weight", "group", "numeric", "categorical", "multi", "drop")
-OF_TABLES = (*COLUMNS, "task_table", "item_table", "kind", "support", "start")
+OF_TABLES = (*COLUMNS, "task_table", "item_table", "kind", "support", "start", "preferences", "scale")
+OF_ROWS = ("weight", "group", "kind", "support", "start", "tensorboard")
+OF_STEPS = ("steps", "every", "tasks", "query")
 OF_PICTURES = ("way", "shot", "size", "rotations", "broken")
 OF_BOTH = ("steps", "every", "tasks", "query", "trials")  # with other defaults
 
@@ -36,7 +39,9 @@ def fit(
     target: Annotated[str | None, typer.Option(metavar="COL", help="What is to be predicted.")] = None,
     task_table: TaskTable = None,
     item_table: ItemTable = None,
-    item: Annotated[str | None, typer.Option(metavar="COL", help="Key of the item table.")] = None,
+    item: Annotated[
+        str | None, typer.Option(metavar="COL", help="Key of the item table; of preferences, what is rated.")
+    ] = None,
     time: Annotated[str | None, typer.Option(metavar="COL", help="Rows of a task are sorted by it.")] = None,
     weight: Annotated[str | None, typer.Option(metavar="COL", help="Weight of a row in the loss.")] = None,
     group: Annotated[str | None, typer.Option(metavar="COL", help="Group of a task, for reports.")] = None,
@@ -45,6 +50,12 @@ def fit(
     multi: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns that hold several values.")] = None,
     drop: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns to leave out.")] = None,
     kind: Annotated[str | None, typer.Option(help="Of target: squared, binary or multiclass; else inferred.")] = None,
+    preferences: Annotated[
+        bool, typer.Option("--preferences", help="Rows are ratings or clicks: who gave which item what.")
+    ] = False,
+    scale: Annotated[
+        str | None, typer.Option(metavar="LOW,HIGH", help="Of preferences: the scale; else that of the table.")
+    ] = None,
     images: Annotated[
         bool, typer.Option("--images", help="Learn from pictures: TABLE is a folder with a sub-folder for each class.")
     ] = False,
@@ -72,7 +83,8 @@ def fit(
         int, typer.Option(metavar="N", min=1, help="Rows judged of a task, at most; 5 pictures of a class.")
     ] = 10,
     trials: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Configurations tried of each method; 1 of pictures.")
+        int,
+        typer.Option(metavar="N", min=1, help="Configurations tried of each method; 1 of pictures and preferences."),
     ] = 4,
     start: Annotated[
         Path | None, typer.Option("--from", metavar="MODEL", help="Go on from this model: its columns and method.")
@@ -85,7 +97,9 @@ def fit(
 ) -> None:
     """Learn from TABLE, the rows of many tasks, and write a model. The same command resumes what was interrupted.
 
-    With --images, learn from a folder of pictures by class: the model tells new classes apart from a few pictures.
+    With --preferences, or a method for them (preference_bayes), TABLE holds ratings: the model recommends items to
+    new users, see `warmstart recommend`. With --images, learn from a folder of pictures by class: the model tells
+    new classes apart from a few pictures.
     """
     from warmstart.engine.ranks import join_ranks, wait_for_ranks
     from warmstart.estimators.folder import run_folder
@@ -102,11 +116,21 @@ def fit(
         fit_pictures(voice, table, output, asked, tensorboard)
         return
     _refuse_pictures(context, table)
+    if preferences or is_preferences(method, item is not None or item_table is not None):
+        refuse_options(context, (*OF_ROWS, *OF_STEPS), "preferences")
+        kinds = {"numeric": names(numeric), "categorical": names(categorical), "multi": names(multi)}
+        rated = _roles(task, target, {"item": item, "time": time, "drop": names(drop) or (), **kinds})
+        tried = trials if set_here(context, ("trials",)) else 1
+        learned = pairs(settings, "--set")
+        given = Asked(table, rated, task_table, item_table, scale, method, learned, tried, seed, device)
+        fit_preferences(voice, given, output)
+        return
+    refuse_options(context, ("scale",), "rows", "leave them out, or add --preferences")
     begun = None if start is None else MetaLearner.load(start)
     columns: dict[str, Any] = {"item": item, "time": time, "weight": weight, "group": group}
     columns |= {"numeric": names(numeric), "categorical": names(categorical), "multi": names(multi)}
-    given = task is not None or target is not None
-    roles = _roles(task, target, columns | {"drop": names(drop) or ()}) if given or begun is None else None
+    told = task is not None or target is not None
+    roles = _roles(task, target, columns | {"drop": names(drop) or ()}) if told or begun is None else None
     plan = Plan(steps=steps, tasks=tasks, support=support, query=query, every=every)
     learner = MetaLearner(method, pairs(settings, "--set"), plan, trials, seed=seed, device=device)
     figures = nullcontext(None) if tensorboard is None else recorder(tensorboard)
@@ -125,6 +149,8 @@ def fit(
         if join_ranks()[0] == 0:  # under torchrun all ranks hold the same model
             learner.save(output)
         wait_for_ranks()
+    if item is not None or item_table is not None:
+        voice.say("Note: rows are taken as they are; with --preferences they are ratings of items, to recommend from")
     _tell(voice, learner, output, table, {"--task-table": task_table, "--item-table": item_table})
 
 

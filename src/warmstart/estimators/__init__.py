@@ -1,8 +1,10 @@
 """fit, adapt, predict: the shells that users call."""
 
 from warmstart.estimators.adapted import AdaptedModel
+from warmstart.estimators.adapted_users import AdaptedUsers
 from warmstart.estimators.meta_learner import MetaLearner
 from warmstart.estimators.picture_learner import PictureLearner
 from warmstart.estimators.picture_model import AdaptedPictures
+from warmstart.estimators.preference_learner import PreferenceLearner
 
-__all__ = ["AdaptedModel", "AdaptedPictures", "MetaLearner", "PictureLearner"]
+__all__ = ["AdaptedModel", "AdaptedPictures", "AdaptedUsers", "MetaLearner", "PictureLearner", "PreferenceLearner"]

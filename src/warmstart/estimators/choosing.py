@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from warmstart.core import InputError
 from warmstart.engine.loop import LOG, Report, silent
-from warmstart.estimators.methods import Method, configure
+from warmstart.estimators.methods import configure
 from warmstart.training.search import Trial, search
 
 Record: TypeAlias = Callable[[int, dict[str, float]], None]
@@ -27,6 +27,23 @@ class Run(Protocol):
     ) -> Any: ...
 
 
+class Tunable(Protocol):
+    """A method as a search sees it."""
+
+    @property
+    def config(self) -> Any: ...
+
+    @property
+    def space(self) -> Mapping[str, Sequence[Any]]: ...
+
+
+class Asked(NamedTuple):
+    """A method with the settings that were asked for."""
+
+    config: Any
+    space: Mapping[str, Sequence[Any]]
+
+
 class Chosen(NamedTuple):
     name: str
     config: Any
@@ -36,7 +53,7 @@ class Chosen(NamedTuple):
 
 def tune(
     name: str,
-    method: Method,
+    method: Tunable,
     run: Run,
     trials: int,
     seed: int,
@@ -62,7 +79,7 @@ def tune(
 
 
 def choose(
-    methods: Mapping[str, Method],
+    methods: Mapping[str, Tunable],
     settings: Mapping[str, Any],
     run: Run,
     trials: int,
@@ -79,11 +96,11 @@ def choose(
     bar = progress or (lambda label: silent)
     tried: dict[str, list[Trial]] = {}
     for name, method in methods.items():
-        method = method._replace(config=configure(method.config, settings))
+        asked = Asked(configure(method.config, settings), method.space)
         if len(methods) == 1 and trials <= 1:
-            tried[name] = [Trial(method.config, float("nan"))]
+            tried[name] = [Trial(asked.config, float("nan"))]
             continue
-        tried[name] = tune(name, method, run, trials, seed, folder, bar(f"tuning {name}"))
+        tried[name] = tune(name, asked, run, trials, seed, folder, bar(f"tuning {name}"))
     best = min(tried, key=lambda name: (tried[name][0].value != tried[name][0].value, tried[name][0].value))
     cfg = tried[best][0].config
     place = None if folder is None else folder / run_id(best, cfg)

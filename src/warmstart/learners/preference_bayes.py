@@ -19,12 +19,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse.linalg import svds
 
 from warmstart.core import InputError, Prediction
 from warmstart.maths.bilinear import (
     Floats,
+    Ints,
     Side,
     Sums,
     condition,
@@ -40,6 +42,8 @@ from warmstart.tasks.profiles import fit_table, numbers_of
 from warmstart.tasks.ratings import Ratings
 
 TYPICAL = 5.0  # users' worth of shrinkage of an item's typical chooser
+FEW = 4  # users up to whom `catalogue` goes one by one
+BLOCK = 512  # items in one product
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,63 @@ def score(state: State, adapted: Adapted, asked: Ratings) -> Prediction:
         mean[rows] += (moved * state.choices.typical[what[rows]]).sum(1)
     on_scale = np.clip(state.centre + mean, *state.scale)
     return Prediction(torch.from_numpy(on_scale), torch.from_numpy(variance + state.noise[what]))
+
+
+def catalogue(
+    state: State, adapted: Adapted, which: Ints | None = None
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """What `score` says of all items, or of some, for every user, [users, items] each: mean and variance.
+
+    Means are not kept on the scale, so that items at its end can be told apart.
+    With more than a few users everything is one product for each block of items: what is known of an item,
+    the pairs of its coordinates and of its typical chooser among them, times what is believed of a user.
+    """
+    if which is not None:
+        items = Side(state.items.mean[which], state.items.cov[which], state.items.free)
+        typical = state.choices._replace(typical=state.choices.typical[which])
+        state = state._replace(items=items, noise=state.noise[which], choices=typical)
+    if len(adapted.user.mean) <= FEW:
+        said = [_whole(state, adapted, user) for user in range(len(adapted.user.mean))]
+        mean, variance = (np.stack([one[part] for one in said]) for part in (0, 1))
+    else:
+        mean, variance = _products(state, adapted)
+    return mean + np.float32(state.centre), variance + state.noise.astype(np.float32)
+
+
+def _whole(state: State, adapted: Adapted, user: int) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """One user and all items, by the same sums as `score`."""
+    items, w, v = state.items, adapted.user.mean[user], adapted.user.cov[user]
+    own = items.mean[:, adapted.user.free].astype(np.float32)
+    mean = items.mean @ w + ((own @ adapted.move[user].astype(np.float32)) * state.choices.typical).sum(1)
+    second = np.outer(w, w)
+    second[adapted.user.free[:, None], adapted.user.free] += v
+    unsure = second[items.free[:, None], items.free].ravel()
+    variance = ((own @ v.astype(np.float32)) * own).sum(1) + items.cov.reshape(len(own), -1) @ unsure
+    return mean.astype(np.float32), variance.astype(np.float32)
+
+
+def _products(state: State, adapted: Adapted) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    items, users, free = state.items, adapted.user, adapted.user.free
+    people, things = len(users.mean), len(items.mean)
+    pairs, held = np.triu_indices(len(free)), np.triu_indices(len(items.free))
+    double, twice = (np.where(rows == columns, 1.0, 2.0) for rows, columns in (pairs, held))
+    first, then = (items.free[part] for part in held)
+    second = users.mean[:, first] * users.mean[:, then]
+    place = np.full(users.mean.shape[1], -1)
+    place[free] = np.arange(len(free))
+    both = (place[first] >= 0) & (place[then] >= 0)
+    second[:, both] += users.cov[:, place[first[both]], place[then[both]]]
+    believed = np.concatenate([users.cov[:, pairs[0], pairs[1]] * double, second * twice], 1).astype(np.float32)
+    towards = np.concatenate([users.mean, adapted.move.reshape(people, -1)], 1).astype(np.float32)
+    mean, variance = (np.empty((people, things), dtype=np.float32) for _ in range(2))
+    for rows in (slice(start, start + BLOCK) for start in range(0, things, BLOCK)):
+        block = items.mean[rows].astype(np.float32)
+        own, typical = block[:, free], state.choices.typical[rows].astype(np.float32)
+        moved = (own[:, :, None] * typical[:, None, :]).reshape(len(own), -1)
+        mean[:, rows] = towards @ np.concatenate([block, moved], 1).T
+        unsure = items.cov[rows][:, held[0], held[1]].astype(np.float32)
+        variance[:, rows] = believed @ np.concatenate([own[:, pairs[0]] * own[:, pairs[1]], unsure], 1).T
+    return mean, variance
 
 
 def learn(train: Ratings, cfg: Config, seed: int, hear: Callable[[int, State], None] | None = None) -> State:

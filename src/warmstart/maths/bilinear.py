@@ -49,8 +49,10 @@ class Events(NamedTuple):
 
 
 def make_events(rows: Ints, columns: Ints, values: Floats, shape: tuple[int, int]) -> Events:
-    parts = (np.ones(len(values)), values, values**2)
-    return Events(*(csr_array((part, (rows, columns)), shape=shape) for part in parts))
+    order = np.argsort(rows, kind="stable")
+    start = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=shape[0]))])
+    place, own = columns[order], values[order]
+    return Events(*(csr_array((part, place, start), shape=shape) for part in (np.ones(len(own)), own, own**2)))
 
 
 def gather(events: Events, other: Side, precision: Floats | None = None) -> Sums:

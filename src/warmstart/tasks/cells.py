@@ -17,6 +17,7 @@ from warmstart.core import InputError
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
+SHORT = 64  # rows up to which a column is read cell by cell
 
 
 def cell_error(expected: str, column: pd.Series[Any], row: int, where: str, remedy: str) -> InputError:
@@ -45,6 +46,8 @@ def _text(value: Any) -> str | None:
 def texts(column: pd.Series[Any], where: str) -> tuple[Ints, list[str]]:
     """The distinct texts of a column and, for each row, the index of its text; -1 is missing."""
     try:
+        if len(column) <= SHORT:
+            return _few_texts([_text(value) for value in column])
         # True == 1 to a hash table, so cells of several types become texts before they are compared
         cells = column.map(_text) if column.dtype == object else column
         codes, values = pd.factorize(cells)
@@ -55,6 +58,13 @@ def texts(column: pd.Series[Any], where: str) -> tuple[Ints, list[str]]:
         raise cell_error("one finite value", column, row, where, remedy) from error
     merged, distinct = pd.factorize(pd.Series(names, dtype=object))
     return np.append(merged, -1)[codes], [str(name) for name in distinct]
+
+
+def _few_texts(cells: list[str | None]) -> tuple[Ints, list[str]]:
+    """The same for a column of few rows, where a table of the machine's own costs more than it saves."""
+    place: dict[str, int] = {}
+    codes = [-1 if cell is None else place.setdefault(cell, len(place)) for cell in cells]
+    return np.array(codes, dtype=np.int64), list(place)
 
 
 def _is_scalar(value: Any) -> bool:
@@ -104,7 +114,8 @@ def ranks(column: pd.Series[Any], where: str) -> Floats | Ints:
     unread = np.append(times.isna().to_numpy(dtype=bool), True)[codes]
     if unread.any():
         remedy = "write times as numbers or as 2024-12-31T23:59:59"
-        raise cell_error("a time", column, int(unread.argmax()), where, remedy)
+        odd = unread & ~np.append([is_number(name) for name in names], False)[codes]  # amid numbers, what is none
+        raise cell_error("a time", column, int((odd if odd.any() else unread).argmax()), where, remedy)
     order, _ = pd.factorize(times, sort=True)
     return order[codes]
 

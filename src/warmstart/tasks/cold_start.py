@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from warmstart.core import InputError
 from warmstart.engine.files import read_json, write_json
 from warmstart.tasks.cells import Ints
-from warmstart.tasks.ratings import Ratings, take_rows, take_users
+from warmstart.tasks.ratings import Ratings, join_ratings, take_rows, take_users
 from warmstart.tasks.split import digest, split_tasks
 
 SIZES = (0, 1, 2, 5, 10, 20)  # support events at which errors are reported, besides all of them
@@ -102,16 +102,7 @@ def first(users: Users, size: int) -> Users:
 
 def everything(users: Users) -> Ratings:
     """All events of the users, shown and asked, by user: what training may use of training users."""
-    shown, asked = users.shown, users.asked
-    order = np.argsort(np.concatenate([shown.user, asked.user]), kind="stable")
-    context = pd.concat([shown.context, asked.context], ignore_index=True).iloc[order]
-    return shown._replace(
-        user=np.concatenate([shown.user, asked.user])[order],
-        item=np.concatenate([shown.item, asked.item])[order],
-        value=np.concatenate([shown.value, asked.value])[order],
-        time=np.concatenate([shown.time, asked.time])[order],
-        context=context.reset_index(drop=True),
-    )
+    return join_ratings(users.shown, users.asked)
 
 
 def save_parts(path: str | Path, parts: Parts, protocol: Protocol) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 import torch
 
+from warmstart.tasks.films import simulate_films
 from warmstart.tasks.population import frames, population
 from warmstart.tasks.sine import DEFAULT, draw
 
@@ -12,7 +13,12 @@ SHOWN = 10  # support rows of the new task
 
 
 def embedded(name: str, tasks: int, seed: int = 0) -> dict[str, pd.DataFrame]:
-    """rows, tasks where something is known of them, and support and query of one task that is not among the rows."""
+    """rows, tasks where something is known of them, and support and query of one task that is not among the rows.
+
+    Of `films`: ratings, users, films, and ratings and films asked about of a user who is not among the ratings.
+    """
+    if name == "films":
+        return _films(tasks + 1, seed)
     if name == "sine":
         rows, about = _sines(tasks + 1, seed), {}
     else:
@@ -25,6 +31,20 @@ def embedded(name: str, tasks: int, seed: int = 0) -> dict[str, pd.DataFrame]:
         **about,
         "support": new.iloc[:SHOWN],
         "query": new.iloc[SHOWN:].drop(columns="target"),
+    }
+
+
+def _films(users: int, seed: int) -> dict[str, pd.DataFrame]:
+    made = simulate_films(users, seed=seed)
+    new = made.users["user"].iloc[-1]
+    own = made.ratings["user"] == new
+    given = made.ratings[own]
+    return {
+        "ratings": made.ratings[~own],
+        "users": made.users,
+        "films": made.films,
+        "new_user": given.iloc[:SHOWN],
+        "query": given.iloc[SHOWN:][["user", "film"]],
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,8 +38,14 @@ class Vocabulary(NamedTuple):
 
     def lookup(self, names: Sequence[str]) -> Ints:
         """0 missing is for the caller, 1 unseen, 2 on for values."""
-        place = pd.Index(self.values, dtype=object).get_indexer(pd.Index(names, dtype=object))
+        place = _places(self.values).get_indexer(pd.Index(names, dtype=object))
         return np.where(place < 0, 1, place + 2).astype(np.int64)
+
+
+@functools.lru_cache(maxsize=256)
+def _places(values: tuple[str, ...]) -> pd.Index[Any]:
+    """Kept, since its hash table costs more than a look-up of a few names."""
+    return pd.Index(values, dtype=object)
 
 
 def fit_number(column: pd.Series[Any], where: str) -> Number:

@@ -21,9 +21,11 @@ def fit_table(table: pd.DataFrame, where: str, least: int = 5, most: int = 16) -
 
 
 def numbers_of(features: Features, table: pd.DataFrame, where: str) -> Floats:
-    """[n, d]: numbers and their squares, then 0 and 1 for each known value of the other columns."""
-    plain = table.reset_index(drop=True)
-    found = features.encode(plain, where) if len(table.columns) else Features().encode(plain, where)
+    """[n, d]: numbers and their squares, then 0 and 1 for each known value of the other columns.
+
+    A column that the table lacks is missing in every row.
+    """
+    found = features.encode(table.reset_index(drop=True), where)
     numeric = found["numeric"].numpy().astype(np.float64)
     categorical, bag = found["categorical"].numpy(), found["bag"].numpy()
     parts = [numeric, numeric[:, : len(features.numeric)] ** 2 - 1]

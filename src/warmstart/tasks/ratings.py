@@ -10,7 +10,7 @@ kept as sentences in `notes`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,12 +20,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from warmstart.core import Batch, InputError, make_batch
-from warmstart.tasks.cells import Floats, Ints, cell_error, numbers, ranks, texts
+from warmstart.tasks.cells import Floats, Ints, cell_error, is_list, numbers, ranks, texts
 from warmstart.tasks.roles import Roles, require
 from warmstart.tasks.side_tables import keys
 from warmstart.tasks.table import Source, read_table
 
 EVENT = ("user", "item", "value", "time")
+NAMES = {name: name for name in EVENT}
 
 
 class Ratings(NamedTuple):
@@ -49,39 +50,92 @@ def make_ratings(
     scale: tuple[float, float] | None = None,
     where: str = "ratings",
     keep_repeats: bool = False,
+    called: Mapping[str, str] = NAMES,
 ) -> Ratings:
     """From events with columns user, item, value and, where known, time; other columns are context.
 
     `users` and `items` are indexed by name; names are compared as texts. A user's second rating of an
-    item replaces the first unless `keep_repeats`. Users without an event are left out.
+    item replaces the first unless `keep_repeats`. Users without an event are left out. Messages name the
+    columns as they were `called`.
     """
+    kept = _kept(events, scale, where, keep_repeats, called)
+    people, missing_users = _aligned(users, kept.users, where, "users", keep=False)
+    things, missing_items = _aligned(items, kept.items, where, "items", keep=True)
+    notes = (*kept.notes, *(note for note in (missing_users, missing_items) if note))
+    place = things.index.get_indexer(pd.Index(kept.items, dtype=object)).astype(np.int64)
+    context = events.drop(columns=[name for name in EVENT if name in events]).iloc[kept.row].reset_index(drop=True)
+    limits = (float(kept.value.min()), float(kept.value.max())) if scale is None else scale
+    return Ratings(kept.user, place[kept.item], kept.value, kept.time, context, people, things, limits, notes)
+
+
+def newcomers(
+    events: pd.DataFrame | None,
+    users: pd.DataFrame,
+    items: pd.DataFrame,
+    scale: tuple[float, float],
+    called: Mapping[str, str] = NAMES,
+) -> Ratings:
+    """Events of users whose profiles are given, some perhaps empty, with items of a catalogue that is known.
+
+    Events of other users are passed over; those of other items are left out, which the notes say.
+    """
+    if events is None or not len(events):
+        none = np.zeros(0, dtype=np.int64)
+        return Ratings(none, none, np.zeros(0), np.zeros(0), pd.DataFrame(), users, items, scale)
+    kept = _kept(events, scale, "support", False, called)
+    who = users.index.get_indexer(pd.Index(kept.users, dtype=object))[kept.user]
+    what = items.index.get_indexer(pd.Index(kept.items, dtype=object))[kept.item]
+    unknown = np.unique(kept.item[what < 0])
+    notes = list(kept.notes)
+    if len(unknown):
+        first = repr(kept.items[unknown[0]])
+        notes.append(f"{len(unknown):,} items that the model does not know, {first} first: their ratings were left out")
+    rows = np.flatnonzero((who >= 0) & (what >= 0))
+    rows = rows[np.argsort(who[rows], kind="stable")]
+    context = pd.DataFrame(index=range(len(rows)))
+    return Ratings(who[rows], what[rows], kept.value[rows], kept.time[rows], context, users, items, scale, tuple(notes))
+
+
+class _Kept(NamedTuple):
+    """Events that count, by user and time."""
+
+    row: Ints  # of the table
+    user: Ints  # places in `users`
+    item: Ints
+    value: Floats
+    time: Floats
+    users: list[str]
+    items: list[str]
+    notes: tuple[str, ...]
+
+
+def _kept(
+    events: pd.DataFrame,
+    scale: tuple[float, float] | None,
+    where: str,
+    keep_repeats: bool,
+    called: Mapping[str, str],
+) -> _Kept:
     require(EVENT[:3], events.columns, where)
     if not len(events):
         raise InputError(f"ratings in the {where}", "none", "pass at least one")
-    value = numbers(events["value"], where)
-    _check_values(events["value"], value, scale, where)
-    raters, names = keys(events["user"], where)
-    rated, titles = keys(events["item"], where)
+    column = {name: events[name].rename(called[name]) for name in EVENT if name in events}
+    value = numbers(column["value"], where)
+    _check_values(column["value"], value, scale, where)
+    raters, names = keys(column["user"], where)
+    rated, titles = keys(column["item"], where)
     timed = "time" in events
-    time = np.asarray(ranks(events["time"], where), dtype=np.float64) if timed else np.zeros(len(events))
+    time = np.asarray(ranks(column["time"], where), dtype=np.float64) if timed else np.zeros(len(events))
     notes = []
     order = np.lexsort((time, raters))
     if timed and _falls(raters, time):
         notes.append(f"events of the {where} were not in the order of time within a user, and were sorted")
     if not keep_repeats:
-        last = ~pd.DataFrame({"u": raters[order], "i": rated[order]}).duplicated(keep="last").to_numpy()
-        if not last.all():
-            notes.append(f"{int((~last).sum()):,} repeated ratings of an item by a user: the last one was kept")
+        last = last_of_each(raters[order], rated[order])
+        if len(last) < len(order):
+            notes.append(f"{len(order) - len(last):,} repeated ratings of an item by a user: the last one was kept")
         order = order[last]
-    people, missing_users = _aligned(users, names, where, "users", keep=False)
-    things, missing_items = _aligned(items, titles, where, "items", keep=True)
-    notes += [note for note in (missing_users, missing_items) if note]
-    place = things.index.get_indexer(pd.Index(titles, dtype=object)).astype(np.int64)
-    context = events.drop(columns=[name for name in EVENT if name in events]).iloc[order].reset_index(drop=True)
-    limits = (float(value.min()), float(value.max())) if scale is None else scale
-    return Ratings(
-        raters[order], place[rated[order]], value[order], time[order], context, people, things, limits, tuple(notes)
-    )
+    return _Kept(order, raters[order], rated[order], value[order], time[order], names, titles, tuple(notes))
 
 
 def read_ratings(
@@ -94,19 +148,54 @@ def read_ratings(
     """The table door: `roles` names the columns of users (task), items, values (target) and times.
 
     Without a scale, the least and the greatest value of the table are its ends. Other columns of the
-    rows are context, those of the side tables describe users and items.
+    rows are context, those of the side tables describe users and items, as what the roles declare them.
     """
     frame = read_table(rows, "ratings")
     require([roles.task, roles.target, roles.item, roles.time], frame.columns, "ratings")
     if roles.item is None:
         raise InputError("an item column", "none", "name it in the roles")
-    new = {roles.task: "user", roles.item: "item", roles.target: "value", roles.time: "time"}
-    events = frame.drop(columns=list(roles.drop)).rename(columns={old: name for old, name in new.items() if old})
-    users, items = (
-        pd.DataFrame() if table is None else by_name(read_table(table, where), key, where, roles.drop)
+    sides = [
+        (None if table is None else read_table(table, where), key, where)
         for table, key, where in ((task_table, roles.task, "task table"), (item_table, roles.item, "item table"))
+    ]
+    have = [*frame.columns, *(name for side, _, _ in sides if side is not None for name in side.columns)]
+    require([*(roles.numeric or ()), *(roles.categorical or ()), *(roles.multi or ()), *roles.drop], have, "tables")
+    users, items = (
+        pd.DataFrame() if side is None else by_name(_declared(side, roles, where), key, where, roles.drop)
+        for side, key, where in sides
     )
-    return make_ratings(events, users, items, scale)
+    events = as_events(frame.drop(columns=[name for name in roles.drop if name in frame]), roles)
+    return make_ratings(events, users, items, scale, called=called_by(roles))
+
+
+def _declared(table: pd.DataFrame, roles: Roles, where: str) -> pd.DataFrame:
+    """A side table with its columns of the kinds that the roles declare, so that none is inferred."""
+    kinds = {str(name): roles.kind(str(name)) for name in table.columns if roles.kind(str(name))}
+    made: dict[str, Any] = {name: numbers(table[name], where) for name, kind in kinds.items() if kind == "numeric"}
+    made |= {name: _as_texts(table[name], where) for name, kind in kinds.items() if kind == "categorical"}
+    made |= {name: _as_lists(table[name]) for name, kind in kinds.items() if kind == "multi"}
+    return table.assign(**made)
+
+
+def _as_texts(column: pd.Series[Any], where: str) -> Any:
+    codes, names = texts(column, where)
+    return pd.Series(np.array([*names, None], dtype=object)[codes], index=column.index).astype("category")
+
+
+def _as_lists(column: pd.Series[Any]) -> Any:
+    return column.map(lambda cell: str(cell).split("|") if not is_list(cell) and not pd.isna(cell) else cell)
+
+
+def called_by(roles: Roles) -> dict[str, str]:
+    """What the roles call user, item, value and time."""
+    return dict(zip(EVENT, (roles.task, str(roles.item), roles.target, str(roles.time)), strict=True))
+
+
+def as_events(frame: pd.DataFrame, roles: Roles) -> pd.DataFrame:
+    """Columns named user, item, value and time, whatever the roles call them; others of these names are context."""
+    new = {roles.task: "user", roles.item: "item", roles.target: "value", roles.time: "time"}
+    other = {name: f"{name} (context)" for name in EVENT if name not in new and name in frame}
+    return frame.rename(columns=other | {old: name for old, name in new.items() if old})
 
 
 def by_name(table: pd.DataFrame, key: str, where: str, drop: Sequence[str] = ()) -> pd.DataFrame:
@@ -132,6 +221,19 @@ def take_rows(ratings: Ratings, rows: NDArray[Any]) -> Ratings:
     )
 
 
+def join_ratings(first: Ratings, later: Ratings) -> Ratings:
+    """The events of both, of the same users and items, by user; those of `first` come first."""
+    user = np.concatenate([first.user, later.user])
+    order = np.argsort(user, kind="stable")
+    return first._replace(
+        user=user[order],
+        item=np.concatenate([first.item, later.item])[order],
+        value=np.concatenate([first.value, later.value])[order],
+        time=np.concatenate([first.time, later.time])[order],
+        context=pd.concat([first.context, later.context], ignore_index=True).iloc[order].reset_index(drop=True),
+    )
+
+
 def take_users(ratings: Ratings, users: Ints) -> Ratings:
     """The events of some users alone, who are numbered anew in the order given; the items stay."""
     place = np.full(len(ratings.users), -1)
@@ -142,6 +244,12 @@ def take_users(ratings: Ratings, users: Ints) -> Ratings:
     return part._replace(user=place[part.user], users=ratings.users.iloc[users])
 
 
+def last_of_each(user: Ints, item: Ints) -> Ints:
+    """The places, ascending, of the last event of each user with each item."""
+    pair = user * (int(item.max(initial=0)) + 1) + item
+    return np.sort(len(pair) - 1 - np.unique(pair[::-1], return_index=True)[1])
+
+
 def _check_values(column: pd.Series[Any], value: Floats, scale: tuple[float, float] | None, where: str) -> None:
     if np.isnan(value).any():
         raise cell_error("a value", column, int(np.isnan(value).argmax()), where, "fill it in or remove the row")
@@ -150,7 +258,7 @@ def _check_values(column: pd.Series[Any], value: Floats, scale: tuple[float, flo
     out = (value < scale[0]) | (value > scale[1])
     if out.any():
         expected = f"a value on the scale {scale[0]:g} to {scale[1]:g}"
-        raise cell_error(expected, column, int(out.argmax()), where, "correct it, or pass the scale it is on")
+        raise cell_error(expected, column, int(out.argmax()), where, "correct it, or fit with the scale it is on")
 
 
 def _falls(user: Ints, time: Floats) -> bool:

@@ -1,0 +1,356 @@
+"""New users of a trained model of preferences: their events and profiles, predictions, recommendations."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from warmstart.core import InputError, Prediction
+from warmstart.estimators.preference_contract import Scores
+from warmstart.estimators.preference_model import Known, TrainedPreferences
+from warmstart.tasks.cells import Ints, texts
+from warmstart.tasks.features import Features
+from warmstart.tasks.ratings import Ratings, as_events, by_name, called_by, join_ratings, last_of_each, newcomers
+from warmstart.tasks.roles import require
+from warmstart.tasks.side_tables import keys
+from warmstart.tasks.table import Source, read_table
+
+PROFILE, BIAS, ADAPTED = "profile", "bias", "adapted"
+NEAREST = 3  # known users that a recommendation names
+SPARE = 5  # further ones that rounding might have put before them
+NAMELESS = "the user"  # of tables without the task column
+
+
+class Recommended(NamedTuple):
+    items: pd.DataFrame  # user, rank, item, prediction, low, high and the item's own columns
+    reasons: pd.DataFrame  # user, level, events, rate where the method has one, nearest, distance
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class AdaptedUsers:
+    """What is believed of some users. Nothing here changes: `observe` gives another one."""
+
+    trained: TrainedPreferences
+    shown: Ratings  # all they have shown
+    inner: Any
+    adapted: Any
+    notes: tuple[str, ...]
+
+    @property
+    def names(self) -> list[str]:
+        return [str(name) for name in self.shown.users.index]
+
+    @property
+    def events(self) -> Ints:
+        """[users] how many events each has shown."""
+        return np.bincount(self.shown.user, minlength=len(self.shown.users))
+
+    def observe(self, events: Source) -> AdaptedUsers:
+        """The same users after further events: what these add to sums is added, so it equals adapting to all at once.
+
+        A rating of an item that a user has rated replaces the earlier one.
+        """
+        trained, method = self.trained, self.trained.method
+        frame = read_table(events, "support")
+        require([trained.roles.item, trained.roles.target], frame.columns, "support")
+        frame = _named(trained, frame, self.shown.users.index, "support")
+        self._places(keys(frame[trained.roles.task], "support")[1], "support")
+        frame = as_events(frame, trained.roles)
+        new = newcomers(frame, self.shown.users, self.shown.items, self.shown.scale, called_by(trained.roles))
+        both = join_ratings(self.shown, new)
+        kept = last_of_each(both.user, both.item)
+        if len(kept) < len(both.user):
+            note = f"{len(both.user) - len(kept):,} repeated ratings of an item by a user: the last one was kept"
+            return _from(trained, _rows(both, kept), (*self.notes, *new.notes, note))
+        inner = method.observe(trained.state, new, self.inner)
+        done = method.finish(trained.state, both, inner)
+        return replace(self, shown=both, inner=inner, adapted=done, notes=(*self.notes, *new.notes))
+
+    def predict(self, rows: Source) -> Prediction:
+        """Mean and, where the method has one, variance of each row: a user (unless there is one only) and an item."""
+        who, what, _ = self._asked(rows)
+        return self._said(who, what)
+
+    def frame(self, rows: Source, level: float = 0.9) -> pd.DataFrame:
+        """Rows with their predictions and intervals; infinite where validation users are too few for the level."""
+        who, what, frame = self._asked(rows)
+        said = self._said(who, what)
+        low, high = self._interval(said.mean.numpy(), _spread(said), self.trained.reach(level, self.events)[who])
+        task, item = self.trained.roles.task, str(self.trained.roles.item)
+        names = np.array(self.names, dtype=object)[who]
+        told = {task: names, item: frame[item].to_numpy(), "prediction": said.mean.numpy(), "low": low, "high": high}
+        return pd.DataFrame(told)
+
+    def unknown(self, rows: Source) -> tuple[str, ...]:
+        """What `predict` and `frame` have to say of rows whose item the model does not know."""
+        _, what, frame = self._asked(rows)
+        if not (what < 0).any():
+            return ()
+        item = frame[self.trained.roles.item].iloc[int((what < 0).argmax())]
+        return (
+            f"{int((what < 0).sum()):,} rows of items that the model does not know, {str(item)!r} first: "
+            "answered as for an item taken at random",
+        )
+
+    def recommend(self, k: int = 10, level: float = 0.9, nearest: int = NEAREST) -> Recommended:
+        """The k items with the highest predictions that each user has not shown yet, with intervals and reasons.
+
+        Predictions are kept on the scale, the order is that of what lies beyond it too. An interval holds for an item
+        taken beforehand.
+        """
+        trained = self.trained
+        things = len(trained.items)
+        if k < 1:
+            raise InputError("at least one item to recommend", f"{k}", "pass a larger number")
+        left = things - self.events
+        if (left == 0).any():
+            name = self.names[int(left.argmin())]
+            raise InputError(f"an item that user '{name}' has not rated", f"all {things:,} rated", "leave the user out")
+        mean, variance = trained.method.catalogue(trained.state, self.adapted, None)
+        order = _best(mean, self.shown, min(k, int(left.max())))
+        kept = np.arange(order.shape[1])[None, :] < left[:, None]
+        who, rank = np.nonzero(kept)
+        what = order[who, rank]
+        spread = np.ones(len(who)) if variance is None else np.sqrt(variance[who, what])
+        said = np.clip(mean[who, what].astype(np.float64), *trained.scale)
+        low, high = self._interval(said, spread, trained.reach(level, self.events)[who])
+        told = {trained.roles.task: np.array(self.names, dtype=object)[who], "rank": rank + 1}
+        told |= {str(trained.roles.item): trained.titles[what], "prediction": said, "low": low, "high": high}
+        about = {name: cells[what] for name, cells in trained.cells.items() if name not in told}
+        few = [f"user '{self.names[i]}' has {left[i]} items left to recommend" for i in np.flatnonzero(left < k)]
+        return Recommended(
+            pd.DataFrame({**told, **about}),
+            self._reasons(mean, nearest),
+            (*self.notes, *few[:NEAREST]),
+        )
+
+    def _reasons(self, mean: NDArray[np.float32], nearest: int) -> pd.DataFrame:
+        """Which level answered, the learning rate, and whose ratings are predicted to be the most alike.
+
+        `bias`: the events moved all predictions up or down alike, more than they told items apart.
+        """
+        trained, known = self.trained, self.trained.known
+        panel = np.clip(mean[:, known.items], *trained.scale)
+        level = np.full(len(panel), PROFILE, dtype=object)
+        if self.events.any():
+            empty = _from(trained, _rows(self.shown, np.zeros(0, dtype=np.int64)))
+            before = trained.method.catalogue(trained.state, empty.adapted, known.items)[0]
+            moved = panel - np.clip(before, *trained.scale)
+            alike = moved.mean(1) ** 2 >= 0.5 * (moved**2).mean(1)
+            level[self.events > 0] = np.where(alike, BIAS, ADAPTED)[self.events > 0]
+        names, distances = _alike(panel, known, self.names, nearest)
+        reasons = {trained.roles.task: self.names, "level": level, "events": self.events}
+        if trained.method.rates is not None:
+            reasons["rate"] = trained.method.rates(trained.state, self.adapted)
+        return pd.DataFrame({**reasons, "nearest": names, "distance": distances})
+
+    def _asked(self, rows: Source) -> tuple[Ints, Ints, pd.DataFrame]:
+        """User and item of each row; -1 for an item that the model does not know."""
+        trained = self.trained
+        frame = read_table(rows, "query")
+        require([trained.roles.item], frame.columns, "query")
+        frame = _named(trained, frame, self.shown.users.index, "query")
+        codes, names = keys(frame[trained.roles.task], "query")
+        who = self._places(names, "query")
+        rated, titles = keys(frame[trained.roles.item], "query")
+        what = trained.items.index.get_indexer(pd.Index(titles, dtype=object))
+        return who[codes], what[rated].astype(np.int64), frame
+
+    def _places(self, names: list[str], where: str) -> Ints:
+        """Which of the users these are; another one is an error."""
+        who = self.shown.users.index.get_indexer(pd.Index(names, dtype=object)).astype(np.int64)
+        if (who < 0).any():
+            got = f"{names[int((who < 0).argmax())]!r} in the {where}"
+            raise InputError("users that were adapted", got, "adapt to them too")
+        return who
+
+    def _said(self, who: Ints, what: Ints) -> Prediction:
+        trained, known = self.trained, np.flatnonzero(what >= 0)
+        nothing = np.zeros(len(known))
+        asked = self.shown._replace(
+            user=who[known],
+            item=what[known],
+            value=nothing,
+            time=nothing,
+            context=pd.DataFrame(index=range(len(known))),
+        )
+        said = trained.method.score(trained.state, self.adapted, asked)
+        mean, variance = np.empty(len(who)), np.ones(len(who))
+        mean[known], told = said.mean.numpy(), getattr(said.variance, "numpy", None)
+        if told is not None:
+            variance[known] = told()
+        if len(known) < len(who):
+            strange = np.flatnonzero(what < 0)
+            every = trained.method.catalogue(trained.state, self.adapted, None)
+            mean[strange], variance[strange] = _any_item((np.clip(every[0], *trained.scale), every[1]), who[strange])
+        return Prediction(torch.from_numpy(mean), () if told is None else torch.from_numpy(variance))
+
+    def _interval(
+        self, mean: NDArray[Any], spread: NDArray[Any], reach: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Within the scale, unless nothing can be claimed."""
+        low, high = mean - reach * spread, mean + reach * spread
+        sure = np.isfinite(reach)
+        least, most = self.trained.scale
+        return np.where(sure, np.maximum(low, least), low), np.where(sure, np.minimum(high, most), high)
+
+
+def adapt_users(
+    trained: TrainedPreferences,
+    events: Source | None = None,
+    profiles: Source | Mapping[str, Any] | None = None,
+    users: Sequence[str] | None = None,
+) -> AdaptedUsers:
+    """New users from their events (none: profiles alone) and what is known of them.
+
+    Those named, else those of the events, else those of the profiles. Without the task column a table is of
+    one user; a mapping is the profile of one user.
+    """
+    task = trained.roles.task
+    frame = None if events is None else read_table(events, "support")
+    if frame is not None:
+        require([trained.roles.item, trained.roles.target], frame.columns, "support")
+    told = [] if frame is None or task not in frame else keys(frame[task], "support")[1]
+    wanted = list(dict.fromkeys(users)) if users else told
+    about = _profiles(trained, profiles, wanted)
+    wanted = wanted or [str(name) for name in about.index]
+    index = pd.Index(wanted, dtype=object)
+    known = index.isin(about.index)
+    about = about.reindex(index)
+    if frame is not None:
+        frame = as_events(_named(trained, frame, index, "support"), trained.roles)
+    shown = newcomers(frame, about, trained.items, trained.scale, called_by(trained.roles))
+    notes = (*shown.notes, *_strange(trained.profile, about), *_empty(shown, known, profiles is not None))
+    return _from(trained, shown, notes)
+
+
+def _from(trained: TrainedPreferences, shown: Ratings, notes: tuple[str, ...] = ()) -> AdaptedUsers:
+    method = trained.method
+    inner = method.observe(trained.state, shown, None)
+    return AdaptedUsers(trained, shown, inner, method.finish(trained.state, shown, inner), notes)
+
+
+def _named(trained: TrainedPreferences, frame: pd.DataFrame, names: pd.Index[str], where: str) -> pd.DataFrame:
+    """With a task column, which may be left out where there is one user."""
+    task = trained.roles.task
+    if task in frame:
+        return frame
+    if len(names) > 1:
+        raise InputError(f"a column '{task}' in the {where}", f"none, but {len(names)} users", "add the column")
+    return frame.assign(**{task: names[0]})
+
+
+def _profiles(trained: TrainedPreferences, given: Source | Mapping[str, Any] | None, wanted: list[str]) -> pd.DataFrame:
+    """What is known of users, by name."""
+    task, columns = trained.roles.task, trained.profile.names
+    if given is None:
+        return pd.DataFrame(index=pd.Index(wanted or [NAMELESS], dtype=object))
+    if isinstance(given, Mapping):
+        require([name for name in given if name != task], columns, "profiles that the model was fitted with")
+        if len(wanted) > 1:
+            raise InputError("one user for one profile", f"{len(wanted)}", "pass a table of profiles")
+        name = str(given.get(task, wanted[0] if wanted else NAMELESS))
+        cells = {key: [value] for key, value in given.items() if key != task}
+        return pd.DataFrame(cells, index=pd.Index([name], dtype=object))
+    table = read_table(given, "descriptor table")
+    if task in table:
+        table = by_name(table, task, "descriptor table")
+    elif len(table) == 1 and len(wanted) < 2:
+        table = table.set_axis(pd.Index(wanted or [NAMELESS], dtype=object), axis=0)
+    else:
+        raise InputError(f"a column '{task}' in the descriptor table", "none", "add the column")
+    return table[[name for name in columns if name in table]]
+
+
+def _strange(profile: Features, about: pd.DataFrame) -> list[str]:
+    """Values of profiles that no training user, or hardly one, had: they tell nothing."""
+    notes = []
+    for vocabulary in profile.categorical:
+        if vocabulary.name not in about or not vocabulary.values:
+            continue
+        _, names = texts(about[vocabulary.name].reset_index(drop=True), "profiles")
+        new = [name for name, place in zip(names, vocabulary.lookup(names), strict=True) if place == 1]
+        if new:
+            few = ", ".join(map(repr, new[:NEAREST])) + (" and others" if len(new) > NEAREST else "")
+            notes.append(f"'{vocabulary.name}' is {few}, which no or few training users have: taken as unknown")
+    return notes
+
+
+def _empty(shown: Ratings, known: NDArray[np.bool_], described: bool) -> list[str]:
+    """Of whom nothing was shown, and of whom nothing is known at all."""
+    silent = np.bincount(shown.user, minlength=len(shown.users)) == 0
+    told = len(shown.users.columns) > 0
+    notes = []
+    for who, words in (
+        (silent & known & told, "no events: answered from the profile alone"),
+        (silent & ~(known & told), "neither events nor a profile: answered as for an average user"),
+        (~silent & ~known & described, "no row in the table of profiles: only the events count"),
+    ):
+        names = [repr(str(name)) for name in shown.users.index[who]]
+        if names:
+            few = ", ".join(names[:NEAREST]) + (f" and {len(names) - NEAREST:,} more" if len(names) > NEAREST else "")
+            notes.append(f"{few}: {words}")
+    return notes
+
+
+def _rows(ratings: Ratings, kept: Ints) -> Ratings:
+    return ratings._replace(
+        user=ratings.user[kept],
+        item=ratings.item[kept],
+        value=ratings.value[kept],
+        time=ratings.time[kept],
+        context=pd.DataFrame(index=range(len(kept))),
+    )
+
+
+def _spread(said: Prediction) -> NDArray[np.float64]:
+    told = getattr(said.variance, "numpy", None)
+    spread: NDArray[np.float64] = np.ones(len(said.mean)) if told is None else np.sqrt(np.maximum(told(), 1e-12))
+    return spread
+
+
+def _best(mean: NDArray[np.float32], shown: Ratings, k: int) -> Ints:
+    """[users, k] the items of the highest means; what was shown comes last."""
+    score = -mean
+    score[shown.user, shown.item] = np.inf
+    part = np.argpartition(score, k - 1, axis=1)[:, :k]
+    order = np.argsort(np.take_along_axis(score, part, 1), axis=1, kind="stable")
+    return np.take_along_axis(part, order, 1)
+
+
+def _any_item(scores: Scores, who: Ints) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Mean and variance of what each user would say of an item taken at random."""
+    mean, variance = scores
+    within = 0.0 if variance is None else variance.mean(1)
+    return mean.mean(1)[who], (within + mean.var(1))[who]
+
+
+def _alike(
+    panel: NDArray[np.float32], known: Known, names: Sequence[str], count: int
+) -> tuple[list[list[str]], list[list[float]]]:
+    """Names of the known users whose predictions on the panel differ least, and by how much (root mean square)."""
+    if not len(known.names) or count < 1:
+        return [[] for _ in names], [[] for _ in names]
+    centre = known.said.mean(0)
+    new, old = panel - centre, known.said - centre  # so that the squares below do not cancel
+    square = (new**2).sum(1)[:, None] + (old**2).sum(1) - 2 * new @ old.T
+    own = {name: i for i, name in enumerate(known.names)}
+    itself = np.array([own.get(name, -1) for name in names])
+    square[np.flatnonzero(itself >= 0), itself[itself >= 0]] = np.inf
+    some = np.argpartition(square, min(count + SPARE, len(known.names)) - 1, axis=1)[:, : count + SPARE]
+    far = np.sqrt(((panel[:, None, :] - known.said[some]) ** 2).mean(2)).round(4)
+    far[some == itself[:, None]] = np.inf
+    order = np.lexsort((some, far), axis=1)[:, :count]
+    near, place = np.take_along_axis(far, order, 1), np.take_along_axis(some, order, 1)
+    kept = np.isfinite(near)
+    return (
+        [[known.names[i] for i in row[fine]] for row, fine in zip(place, kept, strict=True)],
+        [[round(float(d), 4) for d in row[fine]] for row, fine in zip(near, kept, strict=True)],
+    )

@@ -1,0 +1,86 @@
+"""What a method for preferences is: it learns from the ratings of many users and adapts to a new one's events.
+
+A method that keeps sums over a user's events brings its own steps; one that only predicts from all events of a
+user becomes the same by `by_events`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from warmstart.core import Prediction
+from warmstart.engine.loop import Report
+from warmstart.tasks.cells import Floats, Ints
+from warmstart.tasks.cold_start import Users
+from warmstart.tasks.ratings import Ratings, join_ratings
+
+Scores = tuple[
+    NDArray[np.float32], NDArray[np.float32] | None
+]  # [users, items]: mean, perhaps beyond the scale, and variance
+
+
+Learn: TypeAlias = Callable[[Ratings, Users, Any, int, torch.device, Report], Any]
+Open: TypeAlias = Callable[[Any, Any], Any]
+
+
+def as_saved(config: Any, saved: Any) -> Any:
+    """What is saved is what is worked with."""
+    return saved
+
+
+class PreferenceMethod(NamedTuple):
+    config: Any  # the default
+    space: Mapping[str, Sequence[Any]]  # what a search may try
+    saved: type  # a named tuple of arrays, tensors, numbers, features and further ones
+    learn: Learn  # training users, validation users to stop by, configuration, seed, where, progress -> what is saved
+    observe: Callable[[Any, Ratings, Any], Any]  # State, events, Inner before or None -> Inner
+    finish: Callable[[Any, Ratings, Any], Any]  # State, users, Inner -> Adapted
+    score: Callable[[Any, Any, Ratings], Prediction]  # State, Adapted, events asked about -> one number for each
+    catalogue: Callable[[Any, Any, Ints | None], Scores]  # State, Adapted, which items or all -> those for every user
+    rates: Callable[[Any, Any], Floats] | None = None  # State, Adapted -> [users] learning rates
+    open: Open = as_saved  # configuration, what is saved -> State: a network is made of its weights, say
+
+
+def by_events(
+    config: Any,
+    space: Mapping[str, Sequence[Any]],
+    saved: type,
+    learn: Learn,
+    predict: Callable[[Any, Users], Prediction],
+    rates: Callable[[Any, Ratings], Floats] | None = None,
+    open: Open = as_saved,
+) -> PreferenceMethod:
+    """A method that adapts from all events of a user at once: what it has seen is the events themselves."""
+
+    def observe(state: Any, shown: Ratings, before: Ratings | None) -> Ratings:
+        return shown if before is None else join_ratings(before, shown)
+
+    def finish(state: Any, users: Ratings, inner: Ratings) -> Ratings:
+        return inner
+
+    def score(state: Any, shown: Ratings, asked: Ratings) -> Prediction:
+        return predict(state, Users(shown, asked, np.arange(len(shown.user)) - np.searchsorted(shown.user, shown.user)))
+
+    def catalogue(state: Any, shown: Ratings, which: Ints | None) -> Scores:
+        items = np.arange(len(shown.items)) if which is None else which
+        people, things = len(shown.users), len(items)
+        nothing = np.zeros(people * things)
+        asked = shown._replace(
+            user=np.repeat(np.arange(people), things),
+            item=np.tile(items, people),
+            value=nothing,
+            time=nothing,
+            context=pd.DataFrame(index=range(len(nothing))),
+        )
+        said = score(state, shown, asked)
+        mean = said.mean.numpy().astype(np.float32).reshape(people, things)
+        variance = getattr(said.variance, "numpy", lambda: None)()
+        return mean, None if variance is None else variance.astype(np.float32).reshape(people, things)
+
+    return PreferenceMethod(config, space, saved, learn, observe, finish, score, catalogue, rates, open)

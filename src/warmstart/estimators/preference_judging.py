@@ -1,0 +1,77 @@
+"""Judging what is said of new users' ratings: errors, rankings and intervals by how many ratings they have shown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from warmstart.core import Prediction
+from warmstart.estimators.judging import Calibration, scale
+from warmstart.estimators.preference_contract import PreferenceMethod
+from warmstart.metrics.errors import squared_error
+from warmstart.tasks.cold_start import SIZES, Protocol, Users, first, split_users
+from warmstart.tasks.ratings import Ratings, take_users, to_batch, to_stack
+from warmstart.tasks.split import Split
+
+Predictor: TypeAlias = Callable[[Users], Prediction]
+CALIBRATED = (*SIZES, 50)  # events for which intervals have a reach of their own
+
+
+class Data(NamedTuple):
+    train: Ratings
+    validation: Users
+    test: Users
+    split: Split
+
+
+def split_data(ratings: Ratings, seed: int, by_time: bool) -> Data:
+    """7 : 1 : 2 of users; those with a single rating can only be trained on.
+
+    Of each user four fifths of the ratings are shown and the rest is asked about; with times, the first are shown.
+    """
+    parts = split_users(ratings, Protocol(lightest=1.0, least=2, by_time=by_time, seed=seed))
+    judged = {name for part in parts[1:] for name in part.shown.users.index}
+    rest = np.array([i for i, name in enumerate(ratings.users.index) if name not in judged])
+    names = (tuple(sorted(map(str, part.shown.users.index))) for part in parts[1:])
+    train = take_users(ratings, rest)
+    return Data(train, parts.validation, parts.test, Split(tuple(sorted(map(str, train.users.index))), *names))
+
+
+def predictor(method: PreferenceMethod, state: Any) -> Predictor:
+    """A fitted method as a function of what users have shown and are asked."""
+
+    def predict(users: Users) -> Prediction:
+        adapted = method.finish(state, users.shown, method.observe(state, users.shown, None))
+        return method.score(state, adapted, users.asked)
+
+    return predict
+
+
+def mse(predict: Predictor, users: Users) -> Tensor:
+    """[users]"""
+    return squared_error(to_stack(users.asked, predict(users).mean.double()), to_batch(users.asked))
+
+
+def user_errors(predict: Predictor, users: Users) -> Tensor:
+    """[users] what is chosen by: MSE, the mean over what they have shown: 0, 1, 2, 5, 10, 20 and all they may."""
+    shown = [first(users, size) for size in SIZES] + [users]
+    return torch.stack([mse(predict, some) for some in shown]).mean(0)
+
+
+def mean_mse(predict: Predictor, users: Users) -> float:
+    return float(user_errors(predict, users).nanmean())
+
+
+def calibrate(predict: Predictor, users: Users, sizes: Sequence[int] = CALIBRATED) -> Calibration:
+    """Conformal scores of validation users."""
+    batch = to_batch(users.asked)
+    scores = []
+    for size in sizes:
+        said = predict(first(users, size))
+        far = (torch.from_numpy(users.asked.value) - said.mean.double()).abs() / scale(said).double()
+        scores.append(to_stack(users.asked, far))
+    return Calibration(torch.tensor(list(sizes)), torch.stack(scores), batch.mask)

@@ -1,0 +1,185 @@
+"""A trained model of preferences: a method, its state, and what its numbers mean. What is saved, and what adapts."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from warmstart.core import InputError
+from warmstart.engine.files import finite, read_tensors
+from warmstart.estimators.folder import SCHEMA, WEIGHTS, read_text
+from warmstart.estimators.judging import Calibration
+from warmstart.estimators.methods import configure
+from warmstart.estimators.preference_contract import PreferenceMethod
+from warmstart.estimators.preference_methods import find
+from warmstart.estimators.preference_state import pack_state, unpack_state
+from warmstart.estimators.trained import damaged
+from warmstart.metrics.intervals import conformal_quantile
+from warmstart.tasks.cells import Ints
+from warmstart.tasks.features import Features, distinct_texts
+from warmstart.tasks.ratings import newcomers
+from warmstart.tasks.roles import Roles
+from warmstart.tasks.split import Split
+
+VERSION = 1  # of schema.json
+
+
+class Known(NamedTuple):
+    """What is predicted for known users of a few items that many rated, so that likeness can be told in ratings."""
+
+    names: tuple[str, ...]
+    items: Ints  # [p] places in the catalogue
+    said: NDArray[np.float32]  # [users, p]
+
+
+@dataclass(frozen=True)
+class TrainedPreferences:
+    """Everything that adapting to new users needs."""
+
+    name: str  # method id
+    config: Any
+    saved: Any  # of the method
+    roles: Roles
+    items: pd.DataFrame  # the catalogue: names are its index
+    profile: Features  # columns and values of users' profiles
+    scale: tuple[float, float]
+    split: Split  # names of the users
+    known: Known
+    calibration: Calibration
+    value: float  # MSE on the validation users, mean over support sizes
+    reaches: dict[float, Any] = field(default_factory=dict, repr=False, compare=False)  # by level, once asked for
+
+    @property
+    def method(self) -> PreferenceMethod:
+        return find(self.name)
+
+    @functools.cached_property
+    def state(self) -> Any:
+        """What the method works with."""
+        return self.method.open(self.config, self.saved)
+
+    @functools.cached_property
+    def titles(self) -> NDArray[np.object_]:
+        """[items] their names."""
+        return self.items.index.to_numpy(dtype=object)
+
+    @functools.cached_property
+    def cells(self) -> dict[str, NDArray[Any]]:
+        """What the item table says of each item, by column."""
+        return {str(name): self.items[name].to_numpy() for name in self.items}
+
+    def reach(self, level: float, shown: Ints) -> NDArray[np.float64]:
+        """[users] how many standard deviations an interval reaches, by the events that users have shown."""
+        if not 0 < level < 1:
+            raise InputError("a level between 0 and 1", f"{level}", "pass for instance 0.9")
+        if level not in self.reaches:
+            mask = self.calibration.mask
+            self.reaches[level] = np.array([conformal_quantile(one, mask, level) for one in self.calibration.scores])
+        place = np.searchsorted(self.calibration.sizes.numpy(), shown, side="right")
+        found: NDArray[np.float64] = self.reaches[level][np.maximum(place, 1) - 1]
+        return found
+
+    def config_json(self) -> dict[str, Any]:
+        return {
+            "method": self.name,
+            "config": dataclasses.asdict(self.config),
+            "scale": list(self.scale),
+            "validation": self.value if self.value == self.value else None,
+        }
+
+    def packed(self) -> tuple[dict[str, Any], str]:
+        """Tensors, and schema.json: roles, catalogue, profiles, the split of the users, and the words of the state."""
+        tensors, words = pack_state(self.saved)
+        tensors |= pack_state(self.calibration, "calibration")[0]
+        tensors |= {"known/items": torch.from_numpy(self.known.items), "known/said": torch.from_numpy(self.known.said)}
+        columns = {str(name): [_cell(cell) for cell in self.items[name]] for name in self.items}
+        schema = {
+            "version": VERSION,
+            "roles": self.roles.to_dict(),
+            "items": {"names": self.items.index.tolist(), "columns": columns},
+            "profile": self.profile.to_dict(),
+            "users": {part: list(names) for part, names in self.split._asdict().items()},
+            "known": list(self.known.names),
+            "state": words,
+        }
+        return tensors, json.dumps(schema, allow_nan=False) + "\n"
+
+
+def restore(path: Path, config: dict[str, Any]) -> TrainedPreferences:
+    """From its folder; nothing in it is run. A model that cannot score its own catalogue is damaged."""
+    tensors, _ = read_tensors(path / WEIGHTS)
+    if not finite({name: value for name, value in tensors.items() if not name.startswith("calibration/")}):
+        raise InputError(f"finite weights in {path / WEIGHTS}", "others", "restore the file, or fit again")
+    try:
+        content = json.loads(read_text(path / SCHEMA))
+        version = content["version"]
+        if isinstance(version, int) and version > VERSION:
+            raise InputError(f"version {VERSION} or older in {path / SCHEMA}", f"{version}", "update warmstart")
+        method, value = find(config["method"]), config["validation"]
+        low, high = map(float, config["scale"])
+        trained = TrainedPreferences(
+            config["method"],
+            configure(method.config, config["config"]),
+            unpack_state(method.saved, tensors, content["state"]),
+            Roles.from_dict(content["roles"]),
+            _catalogue(content["items"]),
+            Features.from_dict(content["profile"]),
+            (low, high),
+            Split(*(tuple(map(str, content["users"][part])) for part in Split._fields)),
+            Known(tuple(map(str, content["known"])), tensors["known/items"].numpy(), tensors["known/said"].numpy()),
+            unpack_state(Calibration, tensors, {}, "calibration"),
+            float("nan") if value is None else float(value),
+        )
+        with np.errstate(all="ignore"):
+            _try(trained)
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RuntimeError, RecursionError):
+        raise damaged(path, SCHEMA) from None
+    return trained
+
+
+def _try(trained: TrainedPreferences) -> None:
+    """ValueError unless every item is scored for a user of whom nothing is known, and all parts fit together."""
+    nobody = newcomers(None, pd.DataFrame(index=["nobody"]), trained.items, trained.scale)
+    method, known, calibration = trained.method, trained.known, trained.calibration
+    adapted = method.finish(trained.state, nobody, method.observe(trained.state, nobody, None))
+    mean, variance = method.catalogue(trained.state, adapted, None)
+    inside = known.items.ndim == 1 and not len(known.items[(known.items < 0) | (known.items >= len(trained.items))])
+    fits = [
+        mean.shape == (1, len(trained.items)),
+        bool(np.isfinite(mean).all()),
+        variance is None or bool((variance > 0).all() and np.isfinite(variance).all()),
+        inside and known.said.shape == (len(known.names), len(known.items)),
+        calibration.scores.shape == (*calibration.sizes.shape, *calibration.mask.shape) and len(calibration.sizes) > 0,
+        trained.scale[0] < trained.scale[1] and trained.roles.item is not None,
+    ]
+    if not all(fits):
+        raise ValueError("parts that do not fit together")
+
+
+def _catalogue(content: dict[str, Any]) -> pd.DataFrame:
+    names, columns = content["names"], content["columns"]
+    if not names or not distinct_texts(names) or any(len(cells) != len(names) for cells in columns.values()):
+        raise ValueError("bad catalogue")
+    return pd.DataFrame(columns, index=pd.Index(names, dtype=object))
+
+
+def _cell(value: Any) -> Any:
+    """As JSON has it: a number, a text, a list of them, or nothing."""
+    if isinstance(value, list | tuple | np.ndarray):
+        return [_cell(part) for part in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    if value is None or value is pd.NA or value is pd.NaT or value != value:
+        return None
+    return value if isinstance(value, str | bool | int | float) else str(value)
