@@ -1,0 +1,94 @@
+"""Gradient descent on one task with a rate of the task's own: what MeLU and the PAML family share.
+
+    phi_t <- phi_t - rate_t n_t / (n_t + shrink) grad L(phi_t; support_t),      n_t: weight of the support rows
+
+Only fast parameters are adapted. What slow ones make of the rows does not change within a task, so a stack of
+tasks is encoded in one go, and differentiated in one go too: tables of embeddings get one gradient, not one per task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from warmstart.core import Batch, Likelihood, Model, Params, Prediction, Task, Tree, mean_loss
+from warmstart.core.trees import dot
+from warmstart.maths.optim import descend
+
+
+class Inner(NamedTuple):
+    phi: Params  # fast parameters
+    rate: Tensor  # [] the task's own
+
+
+class Info(NamedTuple):
+    loss: Tensor  # summed over tasks
+    rate: Tensor  # the same: the rates
+
+
+class Rated(NamedTuple):
+    step: Callable[[Params, Inner, Batch], Inner]  # all parameters, Inner, rows: one task
+    predict: Callable[[Params, Params, Tree], Prediction]  # all parameters, phi, x: one task
+    episodes: Callable[[Params, Tensor, Task], tuple[Tensor, Tensor]]  # parameters, rates [t], tasks -> loss, slope [t]
+
+
+def rated(model: Model, likelihood: Likelihood, steps: int, shrink: float = 0.0) -> Rated:
+    """`episodes` takes `steps` inner steps; slope is ||grad L||^2 of the support rows before the first."""
+    decide = model.decide or model.apply
+
+    def loss(params: Params, rows: Batch) -> Tensor:
+        """Of rows that are encoded."""
+        return mean_loss(likelihood.loss(decide(params, rows.x), rows.y), rows)
+
+    def move(slow: Params, inner: Inner, rows: Batch) -> tuple[Inner, Tensor]:
+        grads, _ = grad_and_value(lambda phi: loss({**slow, **phi}, rows))(inner.phi)
+        weight = (rows.w * rows.mask).sum()
+        share = weight / torch.where(weight + shrink > 0, weight + shrink, 1.0) if shrink else 1.0
+        return Inner(descend(inner.phi, grads, inner.rate * share), inner.rate), dot(grads, grads)
+
+    def step(params: Params, inner: Inner, batch: Batch) -> Inner:
+        slow = model.split(params)[1]
+        return move(slow, inner, batch._replace(x=model.encode(slow, batch.x)))[0]
+
+    def predict(params: Params, phi: Params, x: Tree) -> Prediction:
+        return Prediction(likelihood.mean(model.apply({**params, **phi}, x)))
+
+    def episodes(params: Params, rates: Tensor, tasks: Task) -> tuple[Tensor, Tensor]:
+        fast, slow = model.split(params)
+
+        def one(rate: Tensor, support: Batch, query: Batch) -> tuple[Tensor, Tensor]:
+            inner, slope = Inner(fast, rate), torch.zeros_like(rate)
+            for k in range(steps):
+                inner, found = move(slow, inner, support)
+                slope = slope if k else found
+            return loss({**slow, **inner.phi}, query), slope
+
+        support, query = (rows._replace(x=model.encode(slow, rows.x)) for rows in (tasks.support, tasks.query))
+        found: tuple[Tensor, Tensor] = vmap(one)(rates, support, query)
+        return found
+
+    return Rated(step, predict, episodes)
+
+
+def first_rates(width: int, hidden: Sequence[int], like: Tensor, seed: int) -> Params:
+    """Weights of a network from an embedding of `width` numbers to one number, as torch's linear layers begin."""
+    draw = torch.Generator().manual_seed(seed)
+    found: Params = {}
+    for i, (inputs, outputs) in enumerate(zip((width, *hidden), (*hidden, 1), strict=True)):
+        bound = max(inputs, 1) ** -0.5
+        for name, shape in ((f"weight{i}", (inputs, outputs)), (f"bias{i}", (outputs,))):
+            found[name] = ((2 * torch.rand(shape, generator=draw) - 1) * bound).to(like)
+    return found
+
+
+def rate_of(weights: Params, embedding: Tensor, most: float) -> Tensor:
+    """most * sigmoid(MLP(embedding)), [*t] of [*t, width]."""
+    layers, h = len(weights) // 2, embedding
+    for i in range(layers):
+        h = h @ weights[f"weight{i}"] + weights[f"bias{i}"]
+        h = torch.relu(h) if i < layers - 1 else h
+    return most * torch.sigmoid(h.squeeze(-1))
