@@ -88,7 +88,7 @@ stein = {**descent, "particles": 3, "recompute": True}
 laplace = {**descent, "noise": 0.4, "samples": 3, "recompute": True}
 local = {"inner_steps": 2, "shrink": 0.5, "outer_lr": 0.03, "weight_decay": 0.1}
 own_rate = {"rate": 0.3, "rate_hidden": (4, 3)}
-mind = {"memory": 4, "neighbours": 2, "sharpness": 0.7, "warm_up": 1, "memory_lr": 0.5, "inbox": 3}
+mind = {"memory": 6, "neighbours": 2, "sharpness": 0.7, "warm_up": 1, "memory_lr": 0.5, "ways": 2}
 LEARNERS = {
     "scratch": Case(scratch.build, scratch.Config(inner_lr=0.1, test_steps=3)),
     "pretrain": Case(pretrain.build, pretrain.Config(inner_lr=0.1, test_steps=3, inner="momentum", weight_decay=0.1)),
@@ -132,8 +132,12 @@ LEARNERS = {
     "melu-all": Case(melu.build, melu.Config(**local, inner_lr=0.07), "squared"),
     "paml": Case(paml.build, paml.Config(**local, **own_rate), "squared binary", "[bh]*", described=True),
     "paml-alike": Case(paml.build, paml.Config(**local, **own_rate), "binary"),
-    "reg_paml": Case(reg_paml.build, reg_paml.Config(**local, **own_rate, gamma=0.3), "binary", "[bh]*", described=True),
-    "at_paml": Case(at_paml.build, at_paml.Config(**local, **own_rate, **mind), "squared multiclass", "[bh]*", described=True),
+    "reg_paml": Case(
+        reg_paml.build, reg_paml.Config(**local, **own_rate, gamma=0.3), "binary", "[bh]*", described=True
+    ),
+    "at_paml": Case(
+        at_paml.build, at_paml.Config(**local, **own_rate, **mind), "squared multiclass", "[bh]*", described=True
+    ),
     "at_paml-tree": Case(
         at_paml.build, at_paml.Config(**local, **own_rate, **{**mind, "search": "tree"}), "squared", described=True
     ),

@@ -115,7 +115,8 @@ def functional(module: nn.Module, fast: str | Sequence[str] = "*") -> Model:
     if hasattr(module, "encode") and not any(name.startswith("encoder.") for name in chosen):
         model = model._replace(encode=method("encode"), decide=method("decide"))
     if hasattr(module, "describe"):
-        model = model._replace(describe=method("describe"), width=module.described)
+        width: Any = module.described
+        model = model._replace(describe=method("describe"), width=width)
     return model
 
 

@@ -14,22 +14,25 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad_and_value
 
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Task, Tree
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.maths.descent import finish
-from warmstart.maths.memory import EMPTY, Memory, check_search, empty_memory, kernel_mean, nearest, remember
-from warmstart.maths.outer import AdamState, outer
+from warmstart.maths.memory import EMPTY, Memory, Near, check_search, empty_memory, kernel_mean, nearest, remember
+from warmstart.maths.optim import AdamState
 from warmstart.maths.outer import Delta as OuterDelta
 from warmstart.maths.outer import State as OuterState
+from warmstart.maths.outer import outer
 from warmstart.maths.rated import Info, Inner, first_rates, rate_of, rated
 
 
 @dataclass(frozen=True)
 class Config:
     memory: int = 10_000  # entries
+    ways: int = 16  # entries that a user's may take the place of: those of keys with the same remainder
     neighbours: int = 20  # K; the paper's table has 20 and 5
     sharpness: float = 2.0  # delta
     floor: float = 1e-5  # sigma
@@ -38,11 +41,10 @@ class Config:
     warm_rate: float = 0.03  # of all users in the meantime
     memory_lr: float = 1e-3  # of the entries' own descent
     compound: bool = False  # remember the whole rate, as in the paper, not what a user adds to the neighbours'
-    inbox: int = 1024  # users are told apart by their key modulo this when they are written down
     rate: float = 0.1  # the largest that a user's own part can be; the paper's 0.001 is far from what helps
     rate_hidden: tuple[int, ...] = (64, 32)  # layers of its network
     inner_steps: int = 1  # of training and of adaptation
-    shrink: float = 0.0  # rows' worth of caution: steps are n / (n + shrink) of their length; 0 is the paper's
+    shrink: float = 0.0  # rows' worth of staying where all users start; 0 is the paper's
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.0
@@ -59,9 +61,6 @@ SPACE: dict[str, list[Any]] = {
 }
 
 
-ARRIVALS = 64  # users that one update writes down at most; the others come again
-
-
 class State(NamedTuple):
     theta: Tree  # parameters under `params`, those of the rate's network under `rates`
     opt: AdamState
@@ -69,19 +68,17 @@ class State(NamedTuple):
 
 
 class Inbox(NamedTuple):
-    """Sums over the users whose key has the same remainder; two different ones in one place are left for later."""
+    """Sums over the users whose key has the same remainder; of two different ones none is written down this time."""
 
-    count: Tensor  # [inbox]
-    quotient: Tensor  # [inbox]
-    square: Tensor  # [inbox] of the quotient
-    vector: Tensor  # [inbox, d]
-    value: Tensor  # [inbox]
+    number: Tensor  # [sets]
+    quotient: Tensor  # [sets]
+    square: Tensor  # [sets] of the quotient
+    entry: Tensor  # [sets, d + 1]
 
 
 class Delta(NamedTuple):
     grad: Tree  # summed over tasks, shaped like theta
-    vector: Tensor  # [m, d] gradient of the entries
-    value: Tensor  # [m]
+    entry: Tensor  # [m, d + 1] gradient of the entries
     touched: Tensor  # [m] how often an entry was a neighbour
     inbox: Inbox
 
@@ -89,8 +86,10 @@ class Delta(NamedTuple):
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     """A model that does not describe tasks makes all users alike."""
     check_search(cfg.search)
-    if cfg.neighbours < 1 or cfg.inbox < 1:
-        raise InputError("at least one neighbour and place", f"{cfg.neighbours} and {cfg.inbox}", "raise them")
+    if min(cfg.neighbours, cfg.ways, cfg.memory) < 1 or cfg.memory % cfg.ways:
+        got = f"{cfg.neighbours}, {cfg.memory} and {cfg.ways}"
+        raise InputError("at least one neighbour, and a memory that is a multiple of its ways", got, "change them")
+    sets = cfg.memory // cfg.ways
     inner_loop = rated(model, likelihood, cfg.inner_steps, cfg.shrink)
     out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
 
@@ -100,19 +99,18 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         first = out.init({"params": params, "rates": rates})
         return State(*first, empty_memory(cfg.memory, model.width, like))
 
-    def rate(theta: Tree, h: Tensor, vector: Tensor, value: Tensor, real: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
-        """The rate and the part of it that is the user's own."""
-        own = rate_of(theta["rates"], h, cfg.rate)
-        near = kernel_mean(h, vector, value, real, cfg.sharpness, cfg.floor)
-        warm = done < cfg.warm_up
-        return torch.where(warm, cfg.warm_rate, own + near), torch.where(warm, cfg.warm_rate, own)
+    def rate(theta: Tree, h: Tensor, near: Tensor, real: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
+        """The rate, and the part of it that is the user's own."""
+        own, warm = rate_of(theta["rates"], h, cfg.rate), done < cfg.warm_up
+        whole = own + kernel_mean(h, near, real, cfg.sharpness, cfg.floor)
+        return torch.where(warm, cfg.warm_rate, whole), torch.where(warm, cfg.warm_rate, own)
 
     def start(state: State, descriptor: Tree) -> Inner:
         """A new user is nobody in the memory."""
         h, memory = model.describe(state.theta["params"], descriptor), state.memory
         nobody = torch.full(h.shape[:-1], EMPTY, dtype=torch.long, device=h.device)
         place, real = nearest(memory, h, nobody, cfg.neighbours, cfg.search)
-        found, _ = rate(state.theta, h, memory.vector[place], memory.value[place], real, state.opt.done)
+        found, _ = rate(state.theta, h, F.embedding(place, memory.entry), real, state.opt.done)
         return Inner(model.split(state.theta["params"])[0], found)
 
     def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
@@ -121,35 +119,29 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     def predict(state: State, adapted: Params, x: Tree, noise: Tree) -> Any:
         return inner_loop.predict(state.theta["params"], adapted, x)
 
-    def total(known: tuple[Tree, Tensor, Tensor], real: Tensor, done: Tensor, tasks: Task) -> tuple[Tensor, Any]:
-        theta, vector, value = known
+    def total(known: tuple[Tree, Tensor], near: Near, done: Tensor, tasks: Task) -> tuple[Tensor, Any]:
+        theta, entry = known
         h = model.describe(theta["params"], tasks.descriptor)
-        rates, own = rate(theta, h, vector, value, real, done)
+        rates, own = rate(theta, h, F.embedding(near.place, entry), near.real, done)
         loss, _ = inner_loop.episodes(theta["params"], rates, tasks)
         return loss.sum(), (rates, rates if cfg.compound else own, h)
 
     def gradients(theta: Tree, memory: Memory, done: Tensor, tasks: Task) -> tuple[Delta, Info]:
         h = model.describe(theta["params"], tasks.descriptor)
-        place, real = nearest(memory, h, tasks.key, cfg.neighbours, cfg.search)
-        known = theta, memory.vector[place], memory.value[place]
-        (grads, vector, value), (loss, (rates, kept, h)) = grad_and_value(total, has_aux=True)(known, real, done, tasks)
-        flat = place.reshape(-1)
-        box = posted(tasks.key, h, kept)
-        return Delta(
-            grads,
-            torch.zeros_like(memory.vector).index_add(0, flat, vector.reshape(len(flat), -1)),
-            torch.zeros_like(memory.value).index_add(0, flat, value.reshape(-1)),
-            torch.zeros_like(memory.value).index_add(0, flat, real.reshape(-1)),
-            box,
-        ), Info(loss, rates.sum())
+        near = nearest(memory, h, tasks.key, cfg.neighbours, cfg.search)
+        differentiated = grad_and_value(total, has_aux=True)
+        (grads, entry), (loss, (rates, kept, h)) = differentiated((theta, memory.entry), near, done, tasks)
+        touched = torch.zeros_like(memory.used).index_add(0, near.place.reshape(-1), near.real.reshape(-1))
+        box = posted(tasks.key, torch.cat([h, kept.unsqueeze(-1)], -1))
+        return Delta(grads, entry, touched, box), Info(loss, rates.sum())
 
-    def posted(key: Tensor, h: Tensor, value: Tensor) -> Inbox:
-        slot, quotient = key % cfg.inbox, torch.div(key, cfg.inbox, rounding_mode="floor").to(h.dtype)
+    def posted(key: Tensor, entry: Tensor) -> Inbox:
+        slot, quotient = key % sets, torch.div(key, sets, rounding_mode="floor").to(entry.dtype)
 
         def add_up(part: Tensor) -> Tensor:
-            return part.new_zeros(cfg.inbox, *part.shape[1:]).index_add(0, slot, part)
+            return part.new_zeros(sets, *part.shape[1:]).index_add(0, slot, part)
 
-        return Inbox(*map(add_up, (torch.ones_like(quotient), quotient, quotient**2, h, value)))
+        return Inbox(*map(add_up, (torch.ones_like(quotient), quotient, quotient**2, entry)))
 
     judged = stage.run(gradients)
 
@@ -161,20 +153,18 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         new = out.update(OuterState(state.theta, state.opt), OuterDelta(delta.grad), count)
         memory, now = state.memory, new.opt.done
         trained = memory._replace(
-            vector=memory.vector - cfg.memory_lr * delta.vector / count,
-            value=memory.value - cfg.memory_lr * delta.value / count,
+            entry=torch.addcmul(memory.entry, delta.entry, -cfg.memory_lr / count),
             used=torch.where(delta.touched > 0, now, memory.used),
         )
         return State(*new, remember(trained, *arrived(delta.inbox), now))
 
-    def arrived(box: Inbox) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Keys, vectors and values, and which of them stand for one user alone."""
-        n = torch.where(box.count > 0, box.count, 1.0)
+    def arrived(box: Inbox) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and entries, and which of them stand for one user alone."""
+        n = torch.where(box.number > 0, box.number, 1.0)
         mean = box.quotient / n
-        alone = (box.count > 0) & (box.square / n - mean**2 < 0.1)
-        first = torch.sort((~alone).to(n.dtype), stable=True).indices[: min(ARRIVALS, cfg.inbox)]
-        key = mean.round().long()[first] * cfg.inbox + first
-        return key, (box.vector / n.unsqueeze(-1))[first], (box.value / n)[first], alone[first]
+        alone = (box.number > 0) & (box.square / n - mean**2 < 0.1)
+        key = mean.round().long() * sets + torch.arange(sets, device=n.device)
+        return key, box.entry / n.unsqueeze(-1), alone
 
     return Learner(
         init, start, step, finish, predict, meta_grad, update, steps=cfg.inner_steps, capturable=cfg.search == "exact"

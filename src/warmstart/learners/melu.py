@@ -26,7 +26,7 @@ from warmstart.maths.rated import Inner, rated
 class Config:
     inner_lr: float = 0.03  # the paper of PAML gives it 1e-5, with which nothing moves
     inner_steps: int = 1  # of training and of adaptation
-    shrink: float = 0.0  # rows' worth of caution: steps are n / (n + shrink) of their length; 0 is the paper's
+    shrink: float = 0.0  # rows' worth of staying where all users start; 0 is the paper's
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.0

@@ -27,7 +27,7 @@ class Config:
     rate: float = 0.1  # the largest a user's can be; the paper's 0.001 is far from what helps
     rate_hidden: tuple[int, ...] = (64, 32)  # layers of its network
     inner_steps: int = 1  # of training and of adaptation
-    shrink: float = 0.0  # rows' worth of caution: steps are n / (n + shrink) of their length; 0 is the paper's
+    shrink: float = 0.0  # rows' worth of staying where all users start; 0 is the paper's
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.0

@@ -1,7 +1,8 @@
 """REG-PAML: PAML that pays for long steps, so that no memory of users is needed.
 
     rate_t = rate * sigmoid(MLP(h_t)),             phi_t = theta - rate_t * grad L(theta; support_t)
-    (theta, MLP) <- (theta, MLP) - outer_lr * grad sum_t [ L(phi_t; query_t) + gamma ||grad L(theta; support_t)||^2 |rate_t| ]
+    loss_t = L(phi_t; query_t) + gamma ||grad L(theta; support_t)||^2 |rate_t|
+    (theta, MLP) <- (theta, MLP) - outer_lr * grad sum_t loss_t
 
 The sum over users of the second term bounds how unlike their losses can be. Yu et al., 2021, Eq. 4.
 Differs from the paper: see docs/methods/reg_paml.md.
@@ -28,7 +29,7 @@ class Config:
     rate: float = 0.1  # the largest a user's can be; the paper's 0.001 is far from what helps
     rate_hidden: tuple[int, ...] = (64, 32)  # layers of its network
     inner_steps: int = 1  # of training and of adaptation
-    shrink: float = 0.0  # rows' worth of caution: steps are n / (n + shrink) of their length; 0 is the paper's
+    shrink: float = 0.0  # rows' worth of staying where all users start; 0 is the paper's
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.0

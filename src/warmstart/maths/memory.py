@@ -6,6 +6,7 @@ One interface over three searches: `exact`, a product of matrices, which is the 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,12 +18,12 @@ from warmstart.core import InputError
 
 SEARCHES = ("exact", "tree", "faiss")
 EMPTY = -1
+BLOCK = 16
 
 
 class Memory(NamedTuple):
     key: Tensor  # [m] whose entry it is; EMPTY where there is none
-    vector: Tensor  # [m, d]
-    value: Tensor  # [m] what is remembered with it
+    entry: Tensor  # [m, d + 1] a vector, and what is remembered with it
     used: Tensor  # [m] when it was last of use
 
 
@@ -34,10 +35,8 @@ class Near(NamedTuple):
 
 
 def empty_memory(size: int, width: int, like: Tensor) -> Memory:
-    if size < 1:
-        raise InputError("room for at least one entry", f"{size}", "raise the memory's size")
     key = torch.full((size,), EMPTY, dtype=torch.long, device=like.device)
-    return Memory(key, like.new_zeros(size, width), like.new_zeros(size), like.new_full((size,), -1.0))
+    return Memory(key, like.new_zeros(size, width + 1), like.new_full((size,), -1.0))
 
 
 def check_search(how: str) -> None:
@@ -51,7 +50,8 @@ def nearest(memory: Memory, query: Tensor, own: Tensor, k: int, how: str = "exac
     """The k entries nearest to each query [*t, d] whose key is not `own` [*t]."""
     # one more, in case its own is among them
     count = min(k + 1, len(memory.key))
-    place = _exact(query, memory.vector, memory.key, count) if how == "exact" else _host(memory, query, count, how)
+    find = _exact if how == "exact" else partial(_host, how)
+    place = find(query, memory.entry[:, :-1], memory.key, count)
     key = memory.key[place]
     real = (key != EMPTY) & (key != own.unsqueeze(-1))
     kept = real & (real.long().cumsum(-1) <= k)
@@ -59,13 +59,24 @@ def nearest(memory: Memory, query: Tensor, own: Tensor, k: int, how: str = "exac
 
 
 def _exact(query: Tensor, vector: Tensor, key: Tensor, count: int) -> Tensor:
-    """By |v|^2 - 2 q.v, in which the same for every entry, |q|^2, is left out."""
-    far = torch.where(key == EMPTY, torch.inf, (vector * vector).sum(-1))
-    return torch.topk(far - 2 * query @ vector.mT, count, largest=False).indices
+    """By |v|^2 - 2 q.v, in which the same for every entry, |q|^2, is left out.
+
+    The nearest are in the blocks whose own nearest are nearest, so most entries are looked at once.
+    """
+    far = torch.where(key == EMPTY, torch.inf, torch.einsum("md,md->m", vector, vector))
+    distance = (-2 * query) @ vector.mT + far
+    blocks = len(key) // BLOCK
+    if blocks * BLOCK != len(key) or blocks < 4 * count:
+        return torch.topk(distance, count, largest=False).indices
+    nearest_of = distance.reshape(*distance.shape[:-1], BLOCK, blocks).amin(-2)
+    block = torch.topk(nearest_of, count, largest=False, sorted=False).indices
+    place = (block.unsqueeze(-1) + blocks * torch.arange(BLOCK, device=key.device)).flatten(-2)
+    found = torch.topk(distance.gather(-1, place), count, largest=False).indices
+    return place.gather(-1, found)
 
 
-def _host(memory: Memory, query: Tensor, count: int, how: str) -> Tensor:
-    found: Tensor = _searched(query.detach(), memory.vector.detach(), memory.key, count, how)
+def _host(how: str, query: Tensor, vector: Tensor, key: Tensor, count: int) -> Tensor:
+    found: Tensor = _searched(query.detach(), vector.detach(), key, count, how)
     return found
 
 
@@ -113,30 +124,25 @@ def _faiss() -> Any:
     return faiss
 
 
-def kernel_mean(query: Tensor, vector: Tensor, value: Tensor, real: Tensor, sharpness: float, floor: float) -> Tensor:
-    """sum_k s_k value_k / (sum_k s_k + floor), s_k = exp(-sharpness |query - vector_k|^2): [*t] of [*t, d], [*t, k, d]."""
-    s = torch.exp(-sharpness * ((query.unsqueeze(-2) - vector) ** 2).sum(-1)) * real
-    return (s * value).sum(-1) / (s.sum(-1) + floor)
+def kernel_mean(query: Tensor, entry: Tensor, real: Tensor, sharpness: float, floor: float) -> Tensor:
+    """sum_k s_k value_k / (sum_k s_k + floor), s_k = exp(-sharpness |query - vector_k|^2).
+
+    [*t] of queries [*t, d] and entries [*t, k, d + 1].
+    """
+    s = torch.exp(-sharpness * ((query.unsqueeze(-2) - entry[..., :-1]) ** 2).sum(-1)) * real
+    return (s * entry[..., -1]).sum(-1) / (s.sum(-1) + floor)
 
 
-def remember(memory: Memory, key: Tensor, vector: Tensor, value: Tensor, real: Tensor, now: Tensor) -> Memory:
-    """Entries [a] written: over the one of the same key, else where the least recently used is. Keys are distinct."""
-    same = (key.unsqueeze(-1) == memory.key) & real.unsqueeze(-1)
-    known = same.any(-1)
-    own = same.long().argmax(-1)
-    size, count = len(memory.key), min(len(key), len(memory.key))
-    used = torch.where(same.any(0), now, memory.used)
-    free = torch.sort(used, stable=True).indices[:count]
-    fresh = real & ~known
-    turn = fresh.long().cumsum(0) - 1
-    written = known | (fresh & (turn < count))
-    # one row more, which takes what is not written
-    place = torch.where(written, torch.where(known, own, free[turn.clamp(0, count - 1)]), size)
+def remember(memory: Memory, key: Tensor, entry: Tensor, real: Tensor, now: Tensor) -> Memory:
+    """At most one entry written to each of [s] sets of neighbouring places: over the one of the same key, else over
+    the one that was least recently used; where not `real`, none."""
+    sets = len(key)
+    same = memory.key.view(sets, -1) == key.unsqueeze(1)
+    way = torch.where(same, -torch.inf, memory.used.view(sets, -1)).argmin(1)
+    place = torch.arange(sets, device=key.device) * (len(memory.key) // sets) + way
 
     def put(old: Tensor, new: Tensor) -> Tensor:
-        longer = torch.cat([old, old[:1]])
-        return longer.index_copy(0, place, new.to(old.dtype))[:size]
+        chosen = real.reshape(-1, *(1 for _ in old.shape[1:]))
+        return old.index_copy(0, place, torch.where(chosen, new.to(old.dtype), old[place]))
 
-    return Memory(
-        put(memory.key, key), put(memory.vector, vector), put(memory.value, value), put(used, now.expand(len(key)))
-    )
+    return Memory(put(memory.key, key), put(memory.entry, entry), put(memory.used, now.expand(sets)))

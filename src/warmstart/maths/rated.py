@@ -1,6 +1,8 @@
 """Gradient descent on one task with a rate of the task's own: what MeLU and the PAML family share.
 
-    phi_t <- phi_t - rate_t n_t / (n_t + shrink) grad L(phi_t; support_t),      n_t: weight of the support rows
+    phi_t <- phi_t - s_t rate_t grad L(phi_t; support_t) - (1 - s_t) (phi_t - theta),      s_t = n_t / (n_t + shrink)
+
+with n_t the weight of the support rows, so that few of them lead not far from where all tasks start.
 
 Only fast parameters are adapted. What slow ones make of the rows does not change within a task, so a stack of
 tasks is encoded in one go, and differentiated in one go too: tables of embeddings get one gradient, not one per task.
@@ -16,7 +18,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from warmstart.core import Batch, Likelihood, Model, Params, Prediction, Task, Tree, mean_loss
-from warmstart.core.trees import dot
+from warmstart.core.trees import dot, tree_map
 from warmstart.maths.optim import descend
 
 
@@ -44,15 +46,21 @@ def rated(model: Model, likelihood: Likelihood, steps: int, shrink: float = 0.0)
         """Of rows that are encoded."""
         return mean_loss(likelihood.loss(decide(params, rows.x), rows.y), rows)
 
-    def move(slow: Params, inner: Inner, rows: Batch) -> tuple[Inner, Tensor]:
+    def move(params: Params, inner: Inner, rows: Batch, first: bool = False) -> tuple[Inner, Tensor]:
+        """One step on rows that are encoded, and ||grad L||^2 before it; the first one is at the start."""
+        start, slow = model.split(params)
         grads, _ = grad_and_value(lambda phi: loss({**slow, **phi}, rows))(inner.phi)
+        slope = dot(grads, grads)
+        if not shrink:
+            return Inner(descend(inner.phi, grads, inner.rate), inner.rate), slope
         weight = (rows.w * rows.mask).sum()
-        share = weight / torch.where(weight + shrink > 0, weight + shrink, 1.0) if shrink else 1.0
-        return Inner(descend(inner.phi, grads, inner.rate * share), inner.rate), dot(grads, grads)
+        share = weight / (weight + shrink)
+        kept = start if first else tree_map(lambda phi, theta: torch.lerp(theta, phi, share), inner.phi, start)
+        return Inner(descend(kept, grads, inner.rate * share), inner.rate), slope
 
     def step(params: Params, inner: Inner, batch: Batch) -> Inner:
         slow = model.split(params)[1]
-        return move(slow, inner, batch._replace(x=model.encode(slow, batch.x)))[0]
+        return move(params, inner, batch._replace(x=model.encode(slow, batch.x)))[0]
 
     def predict(params: Params, phi: Params, x: Tree) -> Prediction:
         return Prediction(likelihood.mean(model.apply({**params, **phi}, x)))
@@ -63,7 +71,7 @@ def rated(model: Model, likelihood: Likelihood, steps: int, shrink: float = 0.0)
         def one(rate: Tensor, support: Batch, query: Batch) -> tuple[Tensor, Tensor]:
             inner, slope = Inner(fast, rate), torch.zeros_like(rate)
             for k in range(steps):
-                inner, found = move(slow, inner, support)
+                inner, found = move(params, inner, support, k == 0)
                 slope = slope if k else found
             return loss({**slow, **inner.phi}, query), slope
 
@@ -75,14 +83,16 @@ def rated(model: Model, likelihood: Likelihood, steps: int, shrink: float = 0.0)
 
 
 def first_rates(width: int, hidden: Sequence[int], like: Tensor, seed: int) -> Params:
-    """Weights of a network from an embedding of `width` numbers to one number, as torch's linear layers begin."""
+    """Weights of a network from an embedding of `width` numbers to one number, as torch's linear layers begin, but for
+    the last bias, so that rates begin around half of what they can be."""
     draw = torch.Generator().manual_seed(seed)
     found: Params = {}
     for i, (inputs, outputs) in enumerate(zip((width, *hidden), (*hidden, 1), strict=True)):
         bound = max(inputs, 1) ** -0.5
         for name, shape in ((f"weight{i}", (inputs, outputs)), (f"bias{i}", (outputs,))):
             found[name] = ((2 * torch.rand(shape, generator=draw) - 1) * bound).to(like)
-    return found
+    last = f"bias{len(hidden)}"
+    return {**found, last: torch.zeros_like(found[last])}
 
 
 def rate_of(weights: Params, embedding: Tensor, most: float) -> Tensor:

@@ -1,12 +1,12 @@
 """What a user thinks of an item: embeddings of both, which all users share, and decision layers that each adapts.
 
-    out = MLP(item features, user features, item) + m_item + gain . (p q_item, b)
+    out = MLP(item features, user features) + m_item + gain_p p . q_item + gain_b b
 
 `m_item` is the item's bias and `q_item` its factors; `p` and `b`, the user's taste and bias, are fast like the layers
-of the MLP, and `gain`, which is slow, says how much faster they move. Without `identity` the MLP over the features is
+of the MLP, and the gains, which are slow, say how much faster they move. Without `items` the MLP over the features is
 all there is: the network of Lee et al. (2019) and Yu et al. (2021), which knows items by their content alone.
 
-Rows come as for `tabular`, the item itself as the first categorical column with `identity`, then what is known of it,
+Rows come as for `tabular`: with `items` the item itself as the first categorical column, then what is known of it,
 then of the user. Unseen values and items are index 1, whose embeddings start at zero.
 """
 
@@ -22,26 +22,27 @@ from warmstart.models.mlp import body
 from warmstart.models.tabular import Encoder
 
 FAST = "decision.*"  # for `functional`
+SLOW = 0.1  # on an item's own numbers, which Adam would move too far by a few ratings
 
 
 class Sides(nn.Module):
-    """Items and users as vectors."""
+    """Items and users as vectors: by their features and, with `items` of them, as themselves."""
 
-    def __init__(self, columns: Columns, embedding: int, factors: int) -> None:
+    def __init__(self, columns: Columns, embedding: int, items: int, factors: int) -> None:
         super().__init__()
         self.features = Encoder(columns, embedding)
-        self.factors = nn.Embedding(columns.categorical[0], factors + 1) if factors else None
-        if self.factors is not None:
+        self.item = nn.Embedding(items, factors + 1) if items else None  # factors, and the bias
+        if self.item is not None:
             with torch.no_grad():
-                self.factors.weight *= 0.1
-                self.factors.weight[:, -1] = 0  # the bias
-                self.factors.weight[:2] = 0
+                self.item.weight[:, -1] = 0
+                self.item.weight[:2] = 0
 
     def forward(self, x: dict[str, Tensor]) -> dict[str, Tensor]:
-        found = {"features": self.features(x)}
-        if self.factors is not None:
-            found["item"] = self.factors(x["categorical"][..., 0])
-        return found
+        if self.item is None:
+            return {"features": self.features(x)}
+        index = x["categorical"]
+        own = {**x, "categorical": index[..., 1:]}
+        return {"features": self.features(own), "item": SLOW * self.item(index[..., 0])}
 
 
 class Decision(nn.Module):
@@ -51,7 +52,7 @@ class Decision(nn.Module):
         super().__init__()
         self.body = body(width, hidden, "relu")
         self.head = nn.Linear(hidden[-1] if hidden else width, outputs)
-        self.user = nn.Parameter(torch.zeros(factors + 1)) if factors else None
+        self.user = nn.Parameter(torch.zeros(factors + 1)) if factors >= 0 else None
 
     def forward(self, encoded: dict[str, Tensor]) -> Tensor:
         out: Tensor = self.head(self.body(encoded["features"]))
@@ -59,7 +60,7 @@ class Decision(nn.Module):
 
 
 class PreferenceNet(nn.Module):
-    """`columns` of items and then `described` of users; `identity` says that the first is the item itself."""
+    """`columns` of items and then `described` of users; with `items`, a column with so many goes before them all."""
 
     def __init__(
         self,
@@ -68,15 +69,23 @@ class PreferenceNet(nn.Module):
         hidden: Sequence[int] = (64, 64),
         outputs: int = 1,
         embedding: int = 32,
-        identity: bool = True,
+        items: int = 0,
         factors: int = 16,
     ) -> None:
         super().__init__()
-        factors = factors if identity else 0
-        self.encoder = Sides(columns + described, embedding, factors)
-        self.decision = Decision(self.encoder.features.width, hidden, outputs, factors)
-        self.gain = nn.Parameter(torch.tensor([1.0, 3.0])) if factors else None  # of the taste, and of the bias
+        self.encoder = Sides(columns + described, embedding, items, factors)
+        self.decision = Decision(self.encoder.features.width, hidden, outputs, factors if items else -1)
+        self.gain = nn.Parameter(torch.tensor([3.0, 3.0])) if items else None  # of the taste, and of the bias
         self.about, self.described = described, self.encoder.features.last_width(described)
+
+    def begin(self, effects: Tensor, rate: float) -> None:
+        """At items' effects and nothing else, with a gain by which one step at this rate finds a user's effect."""
+        assert self.encoder.item is not None and self.gain is not None
+        with torch.no_grad():
+            self.encoder.item.weight[:, -1] = effects / SLOW
+            self.gain[1] = (2 * rate) ** -0.5
+            self.decision.head.weight.zero_()
+            self.decision.head.bias.zero_()
 
     def encode(self, x: dict[str, Tensor]) -> dict[str, Tensor]:
         out: dict[str, Tensor] = self.encoder(x)
