@@ -87,7 +87,9 @@ def test_nothing_of_other_users_is_seen(simulated_ratings):
         parts = split_users(simulated_ratings(users=120, changed=changed), PAPER)
         cfg = at_paml.Config(warm_up=3, memory=64, ways=4)
         short = Schedule(epochs=2, users=16)
-        found[changed] = fit(at_paml.build, everything(parts.train), cfg, 0, parts.validation, network=NET, schedule=short)
+        found[changed] = fit(
+            at_paml.build, everything(parts.train), cfg, 0, parts.validation, network=NET, schedule=short
+        )
     torch.testing.assert_close(
         found[()].predict(plain.validation).mean, found[names].predict(plain.validation).mean, rtol=0, atol=0
     )
@@ -119,7 +121,9 @@ def test_clicks_have_an_entropy_of_their_own_weights(simulated_ratings):
     torch.testing.assert_close(row_weights(tables, torch.tensor([0.0, 1.0])), torch.tensor(CLICK))
     cfg = paml.Config(rate=0.2)
     short = Schedule(epochs=2, users=16)
-    fitted = fit(paml.build, everything(parts.train), cfg, 0, parts.validation, network=NET, schedule=short, clicks=True)
+    fitted = fit(
+        paml.build, everything(parts.train), cfg, 0, parts.validation, network=NET, schedule=short, clicks=True
+    )
     said = fitted.predict(parts.test).mean.numpy()
     assert 0 <= said.min() and said.max() <= 1
     value = parts.test.asked.value
