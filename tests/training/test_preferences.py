@@ -23,7 +23,7 @@ from warmstart.training.preferences import (
 )
 
 NET = Network(hidden=(8,), embedding=4, factors=4)
-SHORT = Schedule(epochs=15, users=16, patience=15)
+SHORT = Schedule(epochs=15, users=16, look=3, patience=15)
 
 
 @pytest.fixture(scope="module")

@@ -102,7 +102,7 @@ def functional(module: nn.Module, fast: str | Sequence[str] = "*") -> Model:
             raise InputError(
                 "a module with a method `features`", type(module).__name__, "add features(x), what the last layer sees"
             )
-        out: Tensor = method("features")(params, x)
+        out: Tensor = seen(params, x)
         return out
 
     def method(name: str) -> Callable[[Params, Tree], Any]:
@@ -111,8 +111,10 @@ def functional(module: nn.Module, fast: str | Sequence[str] = "*") -> Model:
             reach, {f"module.{key}": value for key, value in whole(params).items()}, (x,)
         )
 
+    seen = method("features")
     model = Model(apply, features, params, chosen)
-    if hasattr(module, "encode") and not any(name.startswith("encoder.") for name in chosen):
+    apart = all(hasattr(module, name) for name in ("encoder", "encode", "decide"))
+    if apart and not any(name.startswith("encoder.") for name in chosen):
         model = model._replace(encode=method("encode"), decide=method("decide"))
     if hasattr(module, "describe"):
         width: Any = module.described

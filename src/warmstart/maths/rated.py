@@ -75,7 +75,11 @@ def rated(model: Model, likelihood: Likelihood, steps: int, shrink: float = 0.0)
                 slope = slope if k else found
             return loss({**slow, **inner.phi}, query), slope
 
-        support, query = (rows._replace(x=model.encode(slow, rows.x)) for rows in (tasks.support, tasks.query))
+        # shown and judged rows together: half as many lookups, and half as many gradients of tables
+        shown = tasks.support.y.shape[1]
+        rows = model.encode(slow, tree_map(lambda s, q: torch.cat([s, q], 1), tasks.support.x, tasks.query.x))
+        support = tasks.support._replace(x=tree_map(lambda leaf: leaf[:, :shown], rows))
+        query = tasks.query._replace(x=tree_map(lambda leaf: leaf[:, shown:], rows))
         found: tuple[Tensor, Tensor] = vmap(one)(rates, support, query)
         return found
 

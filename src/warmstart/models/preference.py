@@ -22,7 +22,9 @@ from warmstart.models.mlp import body
 from warmstart.models.tabular import Encoder
 
 FAST = "decision.*"  # for `functional`
-SLOW = 0.1  # on an item's own numbers, which Adam would move too far by a few ratings
+SLOW = 0.3  # on an item's own numbers, which Adam would move too far by a few ratings
+
+FIRST = 0.3  # standard deviation of its factors, times that
 
 
 class Sides(nn.Module):
@@ -34,6 +36,7 @@ class Sides(nn.Module):
         self.item = nn.Embedding(items, factors + 1) if items else None  # factors, and the bias
         if self.item is not None:
             with torch.no_grad():
+                self.item.weight *= FIRST
                 self.item.weight[:, -1] = 0
                 self.item.weight[:2] = 0
 

@@ -39,14 +39,14 @@ class Learnt(NamedTuple):
 
 SCHEDULE = Schedule()
 BARE = Network(identity=False)
-AS_PUBLISHED = Network(identity=False, hidden=(320, 192), least=1)
-TWENTY = Schedule(epochs=20, patience=20, fewer=0.0, sizes=(), decay=False)
-COMMON: dict[str, Any] = {"outer_lr": 2e-3, "weight_decay": 0.1}
+AS_PUBLISHED = Network(identity=False, hidden=(320, 192))
+TWENTY = Schedule(epochs=20, patience=10, fewer=0.0, sizes=(), decay=False)
+COMMON: dict[str, Any] = {"outer_lr": 3e-3, "weight_decay": 0.1}
 STEPS: dict[str, Any] = {**COMMON, "inner_steps": 3, "shrink": 8.0}
 FAMILIES: dict[str, tuple[Any, Any]] = {
     "melu": (melu, melu.Config(inner_lr=0.05, **STEPS)),
     "paml": (paml, paml.Config(rate=0.1, **STEPS)),
-    "at_paml": (at_paml, at_paml.Config(rate=0.1, warm_rate=0.05, memory_lr=2e-3, **STEPS)),
+    "at_paml": (at_paml, at_paml.Config(rate=0.1, warm_rate=0.05, memory_lr=3e-3, **STEPS)),
     "reg_paml": (reg_paml, reg_paml.Config(rate=0.1, **STEPS)),
     "meta_sgd": (meta_sgd, meta_sgd.Config(inner_lr=0.05, inner_steps=3, **COMMON)),
     "transfer": (pretrain, pretrain.Config(inner_lr=0.03, test_steps=5, **COMMON)),

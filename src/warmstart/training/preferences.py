@@ -50,11 +50,12 @@ class Network:
 
 @dataclass(frozen=True)
 class Schedule:
-    epochs: int = 30
+    epochs: int = 24
     users: int = 32  # in a meta-batch
     part: int = 5  # one in so many of a user's rows is judged
     fewer: float = 0.5  # share of users in training that show a random part of the others
-    patience: int = 5  # looks, one an epoch, without improvement
+    look: int = 2  # epochs between looks at validation users
+    patience: int = 4  # looks without improvement
     sizes: tuple[int, ...] = (0, 5)  # shown ratings at which validation users are judged, besides all
     decay: bool = True  # the outer rate falls to zero over all epochs
 
@@ -205,7 +206,7 @@ def fit(
         errors = [_error(learner, state, tasks, found) for tasks, found in stacks]
         return float(torch.stack(errors).mean())
 
-    plan = Plan(schedule.epochs * steps, schedule.users, every=steps, patience=schedule.patience)
+    plan = Plan(schedule.epochs * steps, schedule.users, every=schedule.look * steps, patience=schedule.patience)
     with fast_products(where):
         state = train(learner, learner.init(model.params), source, plan, validate, stage=stage, progress=progress).state
 
@@ -222,9 +223,10 @@ def fit(
     def about(users: Users) -> tuple[Tensor, Tensor]:
         descriptor = catalogue(tables, users.shown, where).users
         params = state.theta.get("params", state.theta)
-        started = torch.func.vmap(learner.start, in_dims=(None, 0))(state, descriptor)
-        rate = getattr(started, "rate", torch.zeros(0))
-        return model.describe(params, descriptor).cpu(), rate.detach().cpu()
+        own = torch.func.vmap(lambda user: getattr(learner.start(state, user), "rate", torch.zeros(())))
+        with torch.no_grad():
+            rate = own(descriptor)
+        return model.describe(params, descriptor).cpu(), rate.cpu() if float(rate.max()) > 0 else rate[:0].cpu()
 
     return Fitted(predict, about, learner, state)
 
