@@ -63,7 +63,7 @@ def test_learners_beat_where_they_start(parts, identity):
     start = rating_means.fit(train, rating_means.Config() if identity else rating_means.GLOBAL_MEAN)
     assert error(fitted.predict, parts.test) < error(start, parts.test) - 0.01
     embedding, rate = fitted.about(parts.test)
-    assert embedding.shape[0] == len(rate) == len(parts.test.shown.users) and 0 < float(rate.min())
+    assert embedding.shape[0] == len(rate) == len(parts.test.shown.users) and float(rate.min()) > 0
     said = fitted.predict(parts.test).mean
     assert float(said.min()) >= 1 and float(said.max()) <= 5
 
@@ -125,6 +125,6 @@ def test_clicks_have_an_entropy_of_their_own_weights(simulated_ratings):
         paml.build, everything(parts.train), cfg, 0, parts.validation, network=NET, schedule=short, clicks=True
     )
     said = fitted.predict(parts.test).mean.numpy()
-    assert 0 <= said.min() and said.max() <= 1
+    assert said.min() >= 0 and said.max() <= 1
     value = parts.test.asked.value
     assert said[value > 0.5].mean() > said[value < 0.5].mean()
