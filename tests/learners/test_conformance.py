@@ -123,15 +123,13 @@ LEARNERS = {
     "platipus": Case(pmaml.build, pmaml.Config(**inferred, algorithm="platipus", shift_lr=0.05)),
     "kl_chaser": Case(kl_chaser.build, kl_chaser.Config(**inferred, leader_steps=2), "squared binary"),
     "kl_chaser-joint": Case(kl_chaser.build, kl_chaser.Config(**inferred, joint=True, recompute=True), "squared"),
-    "melu": Case(melu.build, melu.Config(**local, inner_lr=0.07), "squared multiclass", "[bh]*", described=True),
-    "paml": Case(paml.build, paml.Config(**local, **own_rate), "squared binary", "[bh]*", described=True),
+    "melu": Case(melu.build, melu.Config(**local, inner_lr=0.07), "multiclass", "[bh]*", described=True),
+    "paml": Case(paml.build, paml.Config(**local, **own_rate), "squared", "[bh]*", described=True),
     "paml-alike": Case(paml.build, paml.Config(**local, **own_rate), "binary"),
     "reg_paml": Case(
         reg_paml.build, reg_paml.Config(**local, **own_rate, gamma=0.3), "binary", "[bh]*", described=True
     ),
-    "at_paml": Case(
-        at_paml.build, at_paml.Config(**local, **own_rate, **mind), "squared multiclass", "[bh]*", described=True
-    ),
+    "at_paml": Case(at_paml.build, at_paml.Config(**local, **own_rate, **mind), "squared", "[bh]*", described=True),
     "protonet": Case(prototypes, protonet.Config(outer_lr=0.03, weight_decay=0.1), "multiclass", zero_shot=False),
 }
 PAIRS = [(id, case, name) for id, case in LEARNERS.items() for name in case.likelihoods.split()]

@@ -16,7 +16,6 @@ from torch import Tensor
 from warmstart.baselines.rating_means import fit_bias
 from warmstart.core import Columns, Learner, Likelihood, Prediction, Task, functional, make_batch, make_task
 from warmstart.core.trees import take, to_device
-from warmstart.engine.device import fast_products
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.meta import Feed, predict_stack
 from warmstart.engine.stage import PLAIN, TRACED
@@ -207,11 +206,16 @@ def fit(
         return float(torch.stack(errors).mean())
 
     plan = Plan(schedule.epochs * steps, schedule.users, every=schedule.look * steps, patience=schedule.patience)
-    with fast_products(where):
-        state = train(learner, learner.init(model.params), source, plan, validate, stage=stage, progress=progress).state
+    state = train(learner, learner.init(model.params), source, plan, validate, stage=stage, progress=progress).state
+    last: list[tuple[Any, Any, Catalogue]] = []  # side tables take longer to encode than most predictions
+
+    def look_up(ratings: Ratings) -> Catalogue:
+        if not last or last[0][0] is not ratings.items or last[0][1] is not ratings.users:
+            last[:] = [(ratings.items, ratings.users, catalogue(tables, ratings, where))]
+        return last[0][2]
 
     def predict(users: Users) -> Prediction:
-        found = catalogue(tables, users.shown, where)
+        found = look_up(users.shown)
         tasks = to_tasks(tables, users)
         said = torch.zeros(tasks.query.y.shape)
         for ids, part in _chunks(tasks):
@@ -221,7 +225,7 @@ def fit(
         return Prediction((flat + tables.centre).clamp(*tables.scale))
 
     def about(users: Users) -> tuple[Tensor, Tensor]:
-        descriptor = catalogue(tables, users.shown, where).users
+        descriptor = look_up(users.shown).users
         params = state.theta.get("params", state.theta)
         own = torch.func.vmap(lambda user: getattr(learner.start(state, user), "rate", torch.zeros(())))
         with torch.no_grad():
@@ -266,7 +270,7 @@ def _sorted(tables: Tables, users: Users, device: torch.device) -> tuple[list[Ta
 
 
 def _error(learner: Learner, state: Any, tasks: Sequence[Task], found: Catalogue) -> Tensor:
-    """The mean loss of users."""
+    """The mean over users of their squared error, of clicks as of ratings."""
     losses = []
     for part in tasks:
         full = fill_in(part, found)
