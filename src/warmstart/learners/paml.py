@@ -35,9 +35,10 @@ class Config:
 
 
 SPACE: dict[str, list[Any]] = {
-    "rate": [0.01, 0.03, 0.1, 0.3],
+    "rate": [0.03, 0.1, 0.3],
     "inner_steps": [1, 3, 5],
     "outer_lr": [1e-3, 3e-3],
+    "shrink": [4.0, 8.0, 16.0],
     "weight_decay": [0.0, 0.1, 0.3],
 }
 

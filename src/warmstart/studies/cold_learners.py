@@ -38,7 +38,7 @@ class Learnt(NamedTuple):
 
 
 SCHEDULE = Schedule()
-BARE = Network(identity=False)
+BARE = Network(identity=False, hidden=(64,))
 AS_PUBLISHED = Network(identity=False, hidden=(320, 192))
 TWENTY = Schedule(epochs=20, patience=10, fewer=0.0, sizes=(), decay=False)
 COMMON: dict[str, Any] = {"outer_lr": 3e-3, "weight_decay": 0.1}

@@ -41,7 +41,7 @@ class Network:
     """The preference model and what it is told."""
 
     identity: bool = True  # items are known as such, and they and users have biases; else by their content alone
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[int, ...] = (32,)
     embedding: int = 32
     factors: int = 16
     least: int = 2  # rows that must have a value for it to count; ratings that an item must have to be known
