@@ -18,6 +18,7 @@ from warmstart.engine.noise import adapt_noise, generator, train_noise
 from warmstart.engine.stage import COMPILED, LOOPED, PLAIN, TRACED
 from warmstart.learners import (
     abml,
+    at_paml,
     bmaml,
     empirical_bayes,
     gem,
@@ -26,9 +27,12 @@ from warmstart.learners import (
     kl_chaser,
     llama,
     maml,
+    melu,
     meta_sgd,
+    paml,
     pmaml,
     pretrain,
+    reg_paml,
     reptile,
     scratch,
 )
@@ -46,8 +50,27 @@ class Case(NamedTuple):
     likelihoods: str = "squared binary multiclass"
     fast: str = "*"
     prior: bool = False  # learns from the descriptor too
+    described: bool = False  # its model describes tasks
     zero_shot: bool = True  # a task without support rows teaches something
     placed: bool = False  # noise belongs to rows by their place among the task's, so moving rows moves it
+
+
+class Described(MLP):
+    described = 2  # numbers that tell of a task
+    decide = MLP.forward
+
+    def __init__(self, *shape, activation):
+        super().__init__(*shape, activation=activation)
+        self.encoder, self.about = torch.nn.Linear(INPUTS, INPUTS), torch.nn.Linear(KNOWN, self.described)
+
+    def encode(self, x):
+        return torch.tanh(self.encoder(x))
+
+    def forward(self, x):
+        return self.decide(self.encode(x))
+
+    def describe(self, descriptor):
+        return torch.tanh(self.about(descriptor))
 
 
 def prototypes(model, likelihood, cfg, stage=PLAIN):
@@ -58,6 +81,9 @@ descent = {"inner_lr": 0.07, "inner_steps": 3, "test_steps": 2, "outer_lr": 0.03
 inferred = {**descent, "samples": 2, "predictions": 3, "sd": 0.2, "noise": 0.7, "kl_weight": 0.8}
 stein = {**descent, "particles": 3, "recompute": True}
 laplace = {**descent, "noise": 0.4, "samples": 3, "recompute": True}
+local = {"inner_steps": 2, "shrink": 0.5, "outer_lr": 0.03, "weight_decay": 0.1}
+own_rate = {"rate": 0.3, "rate_hidden": (4, 3)}
+mind = {"memory": 6, "neighbours": 2, "sharpness": 0.7, "warm_up": 1, "memory_lr": 0.5, "ways": 2}
 LEARNERS = {
     "scratch": Case(scratch.build, scratch.Config(inner_lr=0.1, test_steps=3)),
     "pretrain": Case(pretrain.build, pretrain.Config(inner_lr=0.1, test_steps=3, inner="momentum", weight_decay=0.1)),
@@ -98,6 +124,13 @@ LEARNERS = {
     "platipus": Case(pmaml.build, pmaml.Config(**inferred, algorithm="platipus", shift_lr=0.05)),
     "kl_chaser": Case(kl_chaser.build, kl_chaser.Config(**inferred, leader_steps=2), "squared binary"),
     "kl_chaser-joint": Case(kl_chaser.build, kl_chaser.Config(**inferred, joint=True, recompute=True), "squared"),
+    "melu": Case(melu.build, melu.Config(**local, inner_lr=0.07), "multiclass", "[bh]*", described=True),
+    "paml": Case(paml.build, paml.Config(**local, **own_rate), "squared", "[bh]*", described=True),
+    "paml-alike": Case(paml.build, paml.Config(**local, **own_rate), "binary"),
+    "reg_paml": Case(
+        reg_paml.build, reg_paml.Config(**local, **own_rate, gamma=0.3), "binary", "[bh]*", described=True
+    ),
+    "at_paml": Case(at_paml.build, at_paml.Config(**local, **own_rate, **mind), "squared", "[bh]*", described=True),
     "protonet": Case(prototypes, protonet.Config(outer_lr=0.03, weight_decay=0.1), "multiclass", zero_shot=False),
 }
 PAIRS = [(id, case, name) for id, case in LEARNERS.items() for name in case.likelihoods.split()]
@@ -118,7 +151,8 @@ every, once, anywhere = (pytest.mark.parametrize(("case", "likelihood"), cases) 
 def build(case: Case, likelihood: Likelihood, stage=PLAIN) -> tuple[Learner, Any]:
     """The learner and a state two updates away from the first one, so that every part of it counts."""
     torch.manual_seed(1)
-    model = functional(MLP(INPUTS, (4,), 3 if likelihood is multiclass else 1, activation="tanh"), fast=case.fast)
+    network = Described if case.described else MLP
+    model = functional(network(INPUTS, (4,), 3 if likelihood is multiclass else 1, activation="tanh"), fast=case.fast)
     extra = {"prior": functional(MLP(KNOWN, (3,), 1, activation="tanh"))} if case.prior else {}
     plain = case.build(model, likelihood, case.config, **extra)
     state = plain.init(model.params)

@@ -20,8 +20,11 @@ from warmstart.report.figures import (
     error_curves,
     group_bars,
     learning_curve,
+    points,
     reliability,
     scatters,
+    split_histograms,
+    violins,
 )
 from warmstart.report.svg import COLOURS, GREYS, MUTED, looks, spread
 
@@ -188,3 +191,25 @@ def test_labels_move_apart_as_little_as_possible(heights, gap):
     offsets = gap * np.arange(len(heights))
     nearest = IsotonicRegression().fit_transform(offsets, np.array(heights) - offsets) + offsets
     assert spread(heights, gap) == pytest.approx(nearest, abs=1e-9)
+
+
+def test_violins_show_quartiles_and_leave_the_tail_out():
+    svg = violins({"a": np.linspace(0, 1, 101), "b": [*np.full(30, 0.5), np.nan, 100.0], "alone": [1.0]}, y_label="MSE")
+    assert "b" in texts(svg) and "alone" not in texts(svg)
+    (quartiles,) = lines(svg, COLOURS[0])
+    top, bottom = quartiles[:, 1].min(), quartiles[:, 1].max()
+    numbers = [float(text) for text in texts(svg) if re.fullmatch(r"[\d.]+", text)]
+    assert max(numbers) <= 1.0 and bottom - top > 20
+
+
+def test_histograms_of_groups_share_their_bins_and_add_up():
+    svg = split_histograms({"one": {"major": [0.1, 0.1, 0.3], "minor": [0.2]}, "flat": {"major": [0.5, 0.5]}}, "rate")
+    assert {"one", "flat", "major", "minor", "rate"} <= set(texts(svg))
+    assert svg.count("NaN") == 0 and f"fill: {COLOURS[1]}" in svg
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_points_of_groups_with_any_name(name):
+    svg = points({name: np.zeros((3, 2)), "other": [[1.0, 2.0]]}, name)
+    assert "other" in texts(svg)
+    ElementTree.fromstring(svg)

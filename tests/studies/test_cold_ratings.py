@@ -1,13 +1,17 @@
 """The study of cold-start ratings on simulated users: every row, paired, resumable; and the preset on real ones."""
 
+from dataclasses import replace
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
 
 from warmstart.core import InputError, Prediction
-from warmstart.studies import cold_ratings
+from warmstart.studies import cold_learners, cold_ratings
 from warmstart.studies.cold_ratings import ALL, COVERED, MINOR, MSE, PAIRED, Entry, Preset, judge
 from warmstart.tasks.cold_start import PAPER, SIZES, split_users
+from warmstart.training.preferences import Schedule
 
 TINY = Preset(("global mean", "bias", "als", "preference_bayes"), 2, 1.0)
 
@@ -35,6 +39,45 @@ def test_every_method_is_judged_at_every_size_and_paired(simulated):
     assert rows["preference_bayes", MINOR, ALL].counts == (8, 8)
     assert rows["preference_bayes", PAIRED, ALL].high < 0 and rows["protocol", "share of major users", None].n == 48
     assert "preference_bayes" in outcome.verdict and outcome.sections[0].svg.startswith("<svg")
+
+
+def test_learners_have_rates_figures_and_differences(simulated, monkeypatch, tmp_path):
+    names = ("bias", "reg_paml", "transfer", "reg_paml, content only", "melu, content only")
+    monkeypatch.setitem(cold_ratings.PRESETS, "quick", Preset(names, 1, 1.0))
+    for name in names[1:]:
+        entry = cold_ratings.ENTRIES[name]
+        short = partial(entry.fit, schedule=Schedule(epochs=2, users=32))
+        brief = {"test_steps": 1} if name == "transfer" else {"inner_steps": 1}
+        monkeypatch.setitem(
+            cold_ratings.ENTRIES, name, entry._replace(fit=short, config=replace(entry.config, **brief))
+        )
+    outcome = cold_ratings.run(data=tmp_path, device="cpu", folder=tmp_path / "kept")
+    rows = {(row.method, row.metric): row for row in outcome.results.rows if row.setting.get("support") == ALL}
+    for name in names[1:]:
+        assert 0 < rows[name, MSE].mean < 2 and (name, PAIRED) in rows
+    difference = rows["transfer", cold_learners.AGAINST].mean
+    assert difference == pytest.approx(rows["transfer", MSE].mean - rows["reg_paml", MSE].mean)
+    assert ("melu, content only", cold_learners.AGAINST) in rows and ("reg_paml", cold_learners.AGAINST) not in rows
+    for group in (cold_learners.MAJOR, cold_learners.MINOR):
+        assert 0 < rows["reg_paml", f"rate, {group}"].mean < 0.1 and ("transfer", f"rate, {group}") not in rows
+    assert rows["melu, content only", MSE].peer == "paper 1.451" and rows["reg_paml", MSE].peer == "paper 1.210"
+    drawn = [section.heading for section in outcome.sections if section.svg]
+    assert drawn[1:5] == [
+        "Error of common and unusual users",
+        "Error of single users",
+        "Learning rates",
+        "Users of reg_paml",
+    ]
+    again = cold_ratings.run(data=tmp_path, device="cpu", folder=tmp_path / "kept")
+    assert [section.svg for section in again.sections] == [section.svg for section in outcome.sections]
+
+
+def test_every_learner_has_its_rows():
+    for name in ("melu", "paml", "at_paml", "reg_paml", "meta_sgd", "transfer"):
+        rows = [cold_learners.ENTRIES[f"{name}{kind}"] for kind in ("", ", content only", ", paper's settings")]
+        assert all(row.learns for row in rows) and rows[0].space == rows[1].space and not rows[2].space
+        assert cold_learners.paper(f"{name}, content only", MSE).startswith("paper 1.")
+    assert sum("gamma" in name for name in cold_learners.ENTRIES) == 4
 
 
 def test_an_interrupted_study_goes_on(simulated, monkeypatch, tmp_path):

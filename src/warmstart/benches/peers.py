@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import importlib
+import itertools
 import math
 from collections.abc import Callable, Sequence
+from fnmatch import fnmatch
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, TypeAlias
 
@@ -20,7 +22,8 @@ from torch.func import functional_call
 
 from warmstart.core import Batch, Task
 from warmstart.core.trees import take
-from warmstart.learners import gem, maml, reptile
+from warmstart.learners import gem, maml, paml, reptile
+from warmstart.models.preference import FAST, PreferenceNet
 
 Update: TypeAlias = Callable[[Sequence[Task]], None]
 
@@ -154,6 +157,34 @@ def gem_loop(module: nn.Module, cfg: gem.Config, normal: Callable[[Tensor], Tens
                 more = torch.exp(2 * l2) + (m2 - mu) ** 2 - torch.exp(2 * l1) - (m1 - mu) ** 2
                 _add(mean, (m1 - m2) / len(tasks))
                 _add(width, -0.5 * more * torch.exp(-2 * log_sd) / len(tasks))
+        outer.step()
+
+    return update
+
+
+def paml_loop(module: PreferenceNet, cfg: paml.Config) -> Update:
+    """PAML user after user, as its authors and those of MeLU write it: rows and users by index lookups, the decision
+    layers differentiated with create_graph. `module` gets the network of the rate as parameters of its own."""
+    sizes = (module.described, *cfg.rate_hidden, 1)
+    layers = [nn.Linear(a, b) for a, b in itertools.pairwise(sizes)]
+    module.register_module("rate", nn.ModuleList(layers).to(next(module.parameters()).device))
+    outer = torch.optim.Adam(module.parameters(), lr=cfg.outer_lr)
+    names, fast = zip(*((n, p) for n, p in module.named_parameters() if fnmatch(n, FAST)), strict=True)
+
+    def update(tasks: Sequence[Task]) -> None:
+        outer.zero_grad()
+        for task in tasks:
+            h = module.describe(task.descriptor)
+            for layer in layers[:-1]:
+                h = torch.relu(layer(h))
+            rate = cfg.rate * torch.sigmoid(layers[-1](h)).squeeze(-1)
+            phi: Sequence[Tensor] = fast
+            for _ in range(cfg.inner_steps):
+                outputs = functional_call(module, dict(zip(names, phi, strict=True)), (task.support.x,))
+                grads = torch.autograd.grad(loss(outputs, task.support), phi, create_graph=True)
+                phi = [p - rate * g for p, g in zip(phi, grads, strict=True)]
+            outputs = functional_call(module, dict(zip(names, phi, strict=True)), (task.query.x,))
+            (loss(outputs, task.query) / len(tasks)).backward()  # type: ignore[no-untyped-call]
         outer.step()
 
     return update

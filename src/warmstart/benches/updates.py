@@ -53,6 +53,7 @@ class Workload(NamedTuple):
     batches: Callable[[torch.device], list[Feed]]  # what all contenders get, in turn
     theirs: Callable[[torch.device], nn.Module] | None = None  # the network as peers write it, where ours differs
     on_cpu: bool = True  # on a CUDA device, compare with the loop on the CPU too
+    fast: str = "*"  # names of the parameters that a task adapts
 
 
 class Way(NamedTuple):
@@ -152,7 +153,7 @@ def ours(bench: str, workload: Workload, device: torch.device, ways: Ways) -> It
     """Each way to run on the device, and the seconds of its first call, in a process of its own if it compiles."""
     feeds = workload.batches(device)
     for name, way in ways(device).items():
-        state, update = way.make(workload, functional(workload.network(device)))
+        state, update = way.make(workload, functional(workload.network(device), workload.fast))
         begin = partial(_chain, workload, state, update, feeds)
         with nothing_compiled():
             cold = in_new_process(first_call, bench, workload.name, name, device.type) if way.compiles else None
@@ -171,7 +172,7 @@ def first_call(bench: str, workload: str, way: str, device: str) -> float:
     module = importlib.import_module(f"warmstart.benches.{bench}")
     chosen = next(one for one in module.WORKLOADS if one.name == workload)
     with one_thread():
-        model, feeds = functional(chosen.network(where)), chosen.batches(where)
+        model, feeds = functional(chosen.network(where), chosen.fast), chosen.batches(where)
         found: Way = module.ways(where)[way]
         seconds(_chain(chosen, *stepwise(PLAIN).make(chosen, model), feeds), where)
         return seconds(_chain(chosen, *found.make(chosen, model), feeds), where)
@@ -192,7 +193,7 @@ def _rival(workload: Workload, name: str, peer: str, device: torch.device) -> Co
 def _chain(workload: Workload, state: Any, update: Update, feeds: Sequence[Feed]) -> Callable[[], object]:
     """Each call goes on from the state of the last, with the next batch and fresh noise, as in training."""
     device, fed = feeds[0].tasks.key.device, cycle(feeds)
-    noise = workload.build(functional(workload.network(CPU)), workload.likelihood, workload.config).noise
+    noise = workload.build(functional(workload.network(CPU), workload.fast), workload.likelihood, workload.config).noise
     source = generator(0, 1, device=device)
 
     def call() -> None:

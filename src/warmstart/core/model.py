@@ -16,7 +16,17 @@ from torch import Tensor, nn
 
 from warmstart.core.errors import InputError
 from warmstart.core.task import Batch
-from warmstart.core.trees import Params, Tree
+from warmstart.core.trees import Params, Tree, leaves
+
+
+def _itself(params: Params, x: Tree) -> Tree:
+    return x
+
+
+def _nothing(params: Params, descriptor: Tree) -> Tensor:
+    """Of a model that does not describe tasks."""
+    numbers = [leaf for leaf in leaves(descriptor) if leaf.is_floating_point()]
+    return numbers[0][..., :0] if numbers else next(iter(params.values())).new_zeros(0)
 
 
 class Model(NamedTuple):
@@ -26,6 +36,11 @@ class Model(NamedTuple):
     features: Callable[[Params, Tree], Tensor]  # parameters, x -> what the last layer sees [n, d]
     params: Params  # as the module had them when it was handed over
     fast: frozenset[str]  # names of the parameters that a task adapts
+    # apply is decide after encode, and encode uses slow parameters only: a stack of tasks is encoded at once
+    encode: Callable[[Params, Tree], Tree] = _itself
+    decide: Callable[[Params, Tree], Tensor] | None = None  # None: apply, since encode leaves rows as they are
+    describe: Callable[[Params, Tree], Tensor] = _nothing  # slow parameters, descriptor [*t, ...] -> [*t, width]
+    width: int = 0  # of what describe gives
 
     def split(self, params: Params) -> tuple[Params, Params]:
         """The fast and the slow parameters."""
@@ -57,6 +72,9 @@ class _Method(nn.Module):
 def functional(module: nn.Module, fast: str | Sequence[str] = "*") -> Model:
     """`nn.Module` -> pure functions. `fast` holds name patterns: `"head.*"` adapts the head only.
 
+    A module may offer `encode(x)`, of parameters `encoder.*`, and `decide(encoded)`: where no `encoder.*` is fast,
+    learners that can encode a stack of tasks at once. It may offer `describe(descriptor)` and its width `described`.
+
     >>> functional(nn.Linear(2, 1), fast="bias").fast
     frozenset({'bias'})
     """
@@ -69,7 +87,6 @@ def functional(module: nn.Module, fast: str | Sequence[str] = "*") -> Model:
             f"a parameter named like {' or '.join(patterns)}", ", ".join(params) or "no parameters", "name one of them"
         )
     skeleton = module
-    reach = _Method(module, "features")
 
     def whole(params: Params) -> Params:
         """With the buffers, which follow the parameters to their device."""
@@ -85,11 +102,24 @@ def functional(module: nn.Module, fast: str | Sequence[str] = "*") -> Model:
             raise InputError(
                 "a module with a method `features`", type(module).__name__, "add features(x), what the last layer sees"
             )
-        named = {f"module.{name}": value for name, value in whole(params).items()}
-        out: Tensor = torch.func.functional_call(reach, named, (x,))
+        out: Tensor = seen(params, x)
         return out
 
-    return Model(apply, features, params, chosen)
+    def method(name: str) -> Callable[[Params, Tree], Any]:
+        reach = _Method(module, name)
+        return lambda params, x: torch.func.functional_call(
+            reach, {f"module.{key}": value for key, value in whole(params).items()}, (x,)
+        )
+
+    seen = method("features")
+    model = Model(apply, features, params, chosen)
+    apart = all(hasattr(module, name) for name in ("encoder", "encode", "decide"))
+    if apart and not any(name.startswith("encoder.") for name in chosen):
+        model = model._replace(encode=method("encode"), decide=method("decide"))
+    if hasattr(module, "describe"):
+        width: Any = module.described
+        model = model._replace(describe=method("describe"), width=width)
+    return model
 
 
 def mean_loss(rows: Tensor, batch: Batch) -> Tensor:

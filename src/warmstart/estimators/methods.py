@@ -17,6 +17,7 @@ from warmstart.core import Columns, InputError, Learner, Likelihood, functional
 from warmstart.engine.stage import Stage
 from warmstart.learners import (
     abml,
+    at_paml,
     bmaml,
     empirical_bayes,
     gem,
@@ -25,9 +26,12 @@ from warmstart.learners import (
     kl_chaser,
     llama,
     maml,
+    melu,
     meta_sgd,
+    paml,
     pmaml,
     pretrain,
+    reg_paml,
     reptile,
     scratch,
 )
@@ -40,10 +44,11 @@ class Method(NamedTuple):
     config: Any  # the default
     build: Callable[..., Learner]
     space: Mapping[str, Sequence[Any]]  # what a search may try
-    fast: str = "*"  # names of the parameters that a task adapts
+    fast: str | tuple[str, ...] = "*"  # names of the parameters that a task adapts
     kinds: tuple[str, ...] = ("squared", "binary", "multiclass")
 
 
+DECISION = ("body.*", "head.*")  # what MeLU and its kin adapt: all but the embeddings
 METHODS = {
     "scratch": Method(scratch.Config(), scratch.build, scratch.SPACE),
     "pretrain": Method(pretrain.Config(), pretrain.build, pretrain.SPACE),
@@ -63,6 +68,10 @@ METHODS = {
     "pmaml": Method(pmaml.Config(), pmaml.build, pmaml.SPACE),
     "platipus": Method(pmaml.PLATIPUS, pmaml.build, pmaml.SPACE),
     "kl_chaser": Method(kl_chaser.Config(), kl_chaser.build, kl_chaser.SPACE),
+    "melu": Method(melu.Config(), melu.build, melu.SPACE, DECISION),
+    "paml": Method(paml.Config(), paml.build, paml.SPACE, DECISION),
+    "at_paml": Method(at_paml.Config(), at_paml.build, at_paml.SPACE, DECISION),
+    "reg_paml": Method(reg_paml.Config(), reg_paml.build, reg_paml.SPACE, DECISION),
 }
 AUTO = ("empirical_bayes", "anil", "pretrain")  # what `auto` compares
 LIKELIHOODS = {"squared": squared, "binary": binary, "multiclass": multiclass}
@@ -144,7 +153,8 @@ def assemble(
     with seeded(seed), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Initializing zero-element tensors")  # a table without features
         own = columns if name == "empirical_bayes" else columns + descriptor
-        net = module or TabularNet(own, network.hidden, outputs, network.activation, network.embedding)
+        known = Columns() if name == "empirical_bayes" else descriptor
+        net = module or TabularNet(own, network.hidden, outputs, network.activation, network.embedding, known)
         prior = TabularNet(descriptor, (), 1, network.activation, network.embedding) if any(descriptor) else None
     model = functional(net, method.fast)
     if name == "empirical_bayes":

@@ -27,12 +27,26 @@ class Encoder(nn.Module):
         self.width = columns.numeric + sum(widths)
 
     def forward(self, x: dict[str, Tensor]) -> Tensor:
-        parts = [x["numeric"]]
-        parts += [table(x["categorical"][..., i]) for i, table in enumerate(self.categorical)]
-        for i, table in enumerate(self.bag):
-            index = x["bag"][..., i, :]
-            parts.append((table(index) * (index > 0).unsqueeze(-1)).sum(-2))
-        return torch.cat(parts, -1)
+        return _embedded(x, self.categorical, self.bag)
+
+    def last(self, x: dict[str, Tensor], columns: Columns) -> Tensor:
+        """The same of the last columns alone: those of the descriptor, which `join` appends."""
+        first, bags = len(self.categorical) - len(columns.categorical), len(self.bag) - len(columns.bag)
+        return _embedded(x, self.categorical[first:], self.bag[bags:])
+
+    def last_width(self, columns: Columns) -> int:
+        first, bags = len(self.categorical) - len(columns.categorical), len(self.bag) - len(columns.bag)
+        tables = (*self.categorical[first:], *self.bag[bags:])
+        return columns.numeric + sum(int(table.embedding_dim) for table in tables)
+
+
+def _embedded(x: dict[str, Tensor], categorical: nn.ModuleList, bag: nn.ModuleList) -> Tensor:
+    parts = [x["numeric"]]
+    parts += [table(x["categorical"][..., i]) for i, table in enumerate(categorical)]
+    for i, table in enumerate(bag):
+        index = x["bag"][..., i, :]
+        parts.append((table(index) * (index > 0).unsqueeze(-1)).sum(-2))
+    return torch.cat(parts, -1)
 
 
 def _embedding(size: int, width: int) -> nn.Embedding:
@@ -43,7 +57,7 @@ def _embedding(size: int, width: int) -> nn.Embedding:
 
 
 class TabularNet(nn.Module):
-    """Encoder, hidden layers, linear head."""
+    """Encoder, hidden layers, linear head. `described` are those of its columns, the last, that describe the task."""
 
     def __init__(
         self,
@@ -52,9 +66,11 @@ class TabularNet(nn.Module):
         outputs: int = 1,
         activation: str = "relu",
         embedding: int = 16,
+        described: Columns = Columns(),
     ) -> None:
         super().__init__()
         self.encoder = Encoder(columns, embedding)
+        self.about, self.described = described, self.encoder.last_width(described)
         self.body = body(self.encoder.width, hidden, activation)
         self.head = nn.Linear(hidden[-1] if hidden else self.encoder.width, outputs)
 
@@ -63,8 +79,18 @@ class TabularNet(nn.Module):
         return out
 
     def forward(self, x: dict[str, Tensor]) -> Tensor:
-        out: Tensor = self.head(self.features(x))
+        return self.decide(self.encode(x))
+
+    def encode(self, x: dict[str, Tensor]) -> Tensor:
+        out: Tensor = self.encoder(x)
         return out
+
+    def decide(self, encoded: Tensor) -> Tensor:
+        out: Tensor = self.head(self.body(encoded))
+        return out
+
+    def describe(self, descriptor: dict[str, Tensor]) -> Tensor:
+        return self.encoder.last(descriptor, self.about)
 
 
 def join(x: dict[str, Tensor], descriptor: dict[str, Tensor]) -> dict[str, Tensor]:

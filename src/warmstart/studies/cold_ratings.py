@@ -19,6 +19,7 @@ from torch import Tensor
 
 from warmstart.baselines import autorec, rating_als, rating_items, rating_means, rating_trees
 from warmstart.core import InputError, Prediction, check_names
+from warmstart.engine.device import choose_device
 from warmstart.engine.files import read_tensors, write_tensors
 from warmstart.engine.loop import Report, silent
 from warmstart.learners import preference_bayes
@@ -30,9 +31,11 @@ from warmstart.report import Column, Results, Row, differences, make_results, ma
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.report.svg import looks
+from warmstart.studies import cold_learners
 from warmstart.tasks.cold_start import PAPER, SIZES, Parts, Users, everything, first, save_parts, split_users
 from warmstart.tasks.movielens import read_movielens_1m
 from warmstart.tasks.ratings import Ratings, to_batch, to_stack
+from warmstart.training.preferences import Fitted
 from warmstart.training.search import search
 
 Predictor: TypeAlias = Callable[[Users], Prediction]
@@ -51,10 +54,11 @@ class Entry(NamedTuple):
     fit: Callable[[Ratings, Any, int], Predictor]
     config: Any
     space: Mapping[str, Sequence[Any]] = {}
+    learns: bool = False  # takes validation users and a device, and gives more than predictions
 
 
 PLAIN = preference_bayes.Config(profile=False, choices=0, content=1.0)
-ENTRIES = {
+ENTRIES: dict[str, Entry | cold_learners.Learnt] = {
     "global mean": Entry(rating_means.fit, rating_means.GLOBAL_MEAN),
     "user mean": Entry(rating_means.fit, rating_means.USER_MEAN),
     "item mean": Entry(rating_means.fit, rating_means.ITEM_MEAN),
@@ -67,6 +71,7 @@ ENTRIES = {
     "preference_bayes": Entry(preference_bayes.fit, preference_bayes.Config(), preference_bayes.SPACE),
     "preference_bayes, ratings alone": Entry(preference_bayes.fit, PLAIN),
     "preference_bayes, without choices": Entry(preference_bayes.fit, preference_bayes.Config(choices=0)),
+    **cold_learners.ENTRIES,
 }
 BASELINES = tuple(ENTRIES)[:9]
 PUBLISHED: dict[tuple[str, int | str], str] = {
@@ -97,8 +102,9 @@ def run(
     progress: Callable[[str], Report] | None = None,
     folder: Path | None = None,
 ) -> Outcome:
-    """On the CPU. With a folder, a run that was interrupted goes on where it stopped."""
+    """Learners of tasks on the device, the rest on the CPU. With a folder, an interrupted run goes on."""
     check_names(only, ENTRIES)
+    where = choose_device(device)
     if data is None:
         raise InputError("a folder with MovieLens-1M", "none", "name it with --data DIR or in WARMSTART_DATA")
     began, chosen = time.perf_counter(), PRESETS[preset]
@@ -115,23 +121,39 @@ def run(
         facts[seed] = torch.from_numpy(major_users(parts))
         for name in methods:
             report = (progress or (lambda label: silent))(f"{name}, seed {seed}")
-            judged[name][seed] = run_method(name, parts, facts[seed], chosen.trials, seed, place, report)
-    rows = rows_of(judged, facts)
-    results = make_results("cold_ratings", preset, "cpu", " ".join(["warmstart", *sys.argv[1:]]), rows)
-    return Outcome(results, sections(results, methods), verdict(rows, time.perf_counter() - began))
+            judged[name][seed] = run_method(name, parts, facts[seed], chosen.trials, seed, place, report, where)
+    rows = rows_of(judged, facts) + cold_learners.rows(judged, facts, {"data": "ml-1m", "support": ALL})
+    used = where.type if any(ENTRIES[name].learns for name in methods) else "cpu"
+    results = make_results("cold_ratings", preset, used, " ".join(["warmstart", *sys.argv[1:]]), rows)
+    drawn = cold_learners.sections(judged, facts, [name for name in ("bias",) if name in methods])
+    return Outcome(results, sections(results, methods) + drawn, verdict(rows, time.perf_counter() - began))
 
 
 def run_method(
-    name: str, parts: Parts, major: Tensor, trials: int, seed: int, folder: Path | None, report: Report
+    name: str,
+    parts: Parts,
+    major: Tensor,
+    trials: int,
+    seed: int,
+    folder: Path | None,
+    report: Report,
+    device: torch.device = torch.device("cpu"),
 ) -> Scores:
     """Tuned on validation users, fitted on training users, judged on test users."""
     kept = None if folder is None else folder / f"{name}.safetensors"
     if kept is not None and kept.exists():
         return read_tensors(kept)[0]
     entry, train = ENTRIES[name], everything(parts.train)
+    fitted: dict[Any, Any] = {}
+
+    def fit(config: Any) -> Any:
+        if config not in fitted:
+            more = (parts.validation, device) if entry.learns else ()
+            fitted[config] = entry.fit(train, config, seed, *more)
+        return fitted[config]
 
     def validate(config: Any) -> float:
-        predict = entry.fit(train, config, seed)
+        predict = _predictor(fit(config))
         errors = [_mse(predict, shown).nanmean() for shown in at_sizes(parts.validation).values()]
         return float(torch.stack(errors).mean())
 
@@ -139,11 +161,20 @@ def run_method(
     if trials > 1 and entry.space:
         store = None if folder is None else folder / f"{name}.trials.json"
         config = search(validate, config, entry.space, trials, seed, store, report)[0].config
-    scores = judge(entry.fit(train, config, seed), parts.test, major)
+    scores = judge(_predictor(fit(config)), parts.test, major)
+    if isinstance(fit(config), Fitted):
+        embedding, rate = fit(config).about(parts.test)
+        told = {cold_learners.EMBEDDING: embedding, cold_learners.RATE: rate}
+        scores |= {key: value.contiguous() for key, value in told.items() if value.numel()}
     report(trials, trials, f"MSE {float(scores[f'{MSE}, {ALL}'].nanmean()):.4f}")
     if kept is not None:
         write_tensors(kept, scores)
     return scores
+
+
+def _predictor(found: Any) -> Predictor:
+    chosen: Predictor = found.predict if isinstance(found, Fitted) else found
+    return chosen
 
 
 def at_sizes(users: Users) -> dict[int | str, Users]:
@@ -185,7 +216,8 @@ def rows_of(judged: Mapping[str, Mapping[int, Scores]], facts: Mapping[int, Tens
             for metric in METRICS:
                 values = {s: kept for s, found in by_seed.items() if (kept := _scored(found, metric, size)) is not None}
                 if values:
-                    peer = PUBLISHED.get((metric, size), "")
+                    learnt = cold_learners.paper(name, metric) if size == ALL else ""
+                    peer = learnt or PUBLISHED.get((metric, size), "")
                     rows.append(make_row(name, setting, metric, values, peer=peer, fresh_tasks=True))
             covered = {s: found.get(f"{COVERED}, {size}") for s, found in by_seed.items()}
             minor = {s: share[~facts[s]] for s, share in covered.items() if share is not None}

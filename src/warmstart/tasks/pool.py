@@ -84,11 +84,12 @@ def episodes(
     generator: torch.Generator | None = None,
     support_rows: Tensor | None = None,
     widest: int | None = None,
+    part: int = 3,
 ) -> Task:
     """Tasks `ids`, each split into at most `support` rows shown and at most `query` rows judged.
 
     With a generator the rows are shuffled first; without, the first rows are shown and the last
-    ones judged. A task keeps at least one row and at most a third of its rows (or what the
+    ones judged. A task keeps at least one row and at most one in `part` of its rows (or what the
     support leaves, if that is more) for the query. `support_rows` [t] limits each task's support.
     `widest`, a bound on the lengths, spares a GPU the wait for their maximum.
     """
@@ -102,7 +103,9 @@ def episodes(
     else:
         noise = torch.rand(len(ids), widest, generator=generator, device=generator.device).to(device)
         order = torch.where(real, noise, torch.full_like(noise, 2.0)).argsort(1)
-    judged = torch.minimum(torch.maximum(torch.maximum(lengths // 3, lengths - support), lengths.clamp(max=1)), lengths)
+    judged = torch.minimum(
+        torch.maximum(torch.maximum(lengths // part, lengths - support), lengths.clamp(max=1)), lengths
+    )
     judged = judged.clamp(max=query)
     shown = (lengths - judged).clamp(max=support)
     if support_rows is not None:

@@ -294,14 +294,20 @@ def to_batch(ratings: Ratings) -> Batch:
     return make_batch({"item": item}, y, mask=mask)
 
 
-def _stack(ratings: Ratings, values: Tensor) -> tuple[Tensor, Tensor]:
-    count = np.bincount(ratings.user, minlength=len(ratings.users))
+def places(ratings: Ratings) -> Ints:
+    """[n] which of its user's events each is, from 0: where `to_stack` puts it."""
     order = np.argsort(ratings.user, kind="stable")
     user = ratings.user[order]
-    place = np.arange(len(user)) - np.searchsorted(user, user)
-    rows, columns = torch.from_numpy(user), torch.from_numpy(place)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(user)) - np.searchsorted(user, user)
+    return place
+
+
+def _stack(ratings: Ratings, values: Tensor) -> tuple[Tensor, Tensor]:
+    count = np.bincount(ratings.user, minlength=len(ratings.users))
+    rows, columns = torch.from_numpy(ratings.user), torch.from_numpy(places(ratings))
     stacked = values.new_zeros(len(count), int(count.max(initial=0)))
     mask = torch.zeros(stacked.shape, dtype=torch.float64)
-    stacked[rows, columns] = values[torch.from_numpy(order)]
+    stacked[rows, columns] = values
     mask[rows, columns] = 1.0
     return stacked, mask

@@ -49,6 +49,29 @@ def from_pool(
     return source
 
 
+def from_users(
+    pool: Pool, tasks: int, part: int, fewer: float, seed: int, noise: Noise = Noise(), rank: int = 0, groups: int = 4
+) -> Source:
+    """Meta-batches of `tasks` users of similar length, one in `part` of whose rows is judged and the others shown;
+    a share `fewer` of the users shows a random number of them, often a small one."""
+    parts = [ids.to(pool.y.device) for ids in buckets(pool.lengths.cpu(), groups)]
+    share = torch.tensor([float(len(ids)) for ids in parts])
+    widths = [int(pool.lengths[ids].max()) for ids in parts]
+
+    def source(step: int) -> Feed:
+        which = int(torch.multinomial(share, 1, generator=generator(seed, step, rank, 1)))
+        ids, width = parts[which], widths[which]
+        draw = generator(seed, step, rank, device=pool.y.device)
+        chosen = ids[torch.randint(len(ids), (tasks,), generator=draw, device=ids.device)]
+        cut = torch.rand(2, tasks, generator=draw, device=ids.device)
+        shown = torch.where(cut[0] < fewer, (cut[1] ** 3 * (width + 1)).long(), width)
+        query = max(width // part, 1)
+        task = episodes(pool, chosen, width - query, query, draw, shown, width, part)
+        return Feed(task, train_noise(noise, tasks, draw))
+
+    return source
+
+
 def from_family(
     draw: Callable[[int, torch.Generator], Task],
     tasks: int,
