@@ -8,8 +8,10 @@ from warmstart.estimators.meta_learner import MetaLearner
 from warmstart.estimators.methods import METHODS
 from warmstart.estimators.preference_learner import PreferenceLearner
 from warmstart.estimators.preference_methods import METHODS as PREFERENCES
+from warmstart.estimators.preference_networks import NETWORKS, network_method
 from warmstart.tasks.films import simulate_films
 from warmstart.tasks.roles import Roles
+from warmstart.training.preferences import Schedule
 from warmstart.training.train import Plan
 
 LESS = {"scratch": {"test_steps": 5}, "imaml": {"inner_steps": 2, "solve_steps": 2}}  # settings that save time
@@ -79,13 +81,16 @@ def cinema():
 
 @pytest.fixture(scope="session")
 def preference_models(cinema):
-    """One of each method for preferences."""
+    """One of each kind of method for preferences; the network is hardly trained."""
     settings = {"preference_bayes": {"factors": 3, "sweeps": 4, "choices": 5}, "rating_means": {"user_shrink": 3.0}}
     roles = Roles("user", "rating", item="film", time="time")
-    return {
-        name: PreferenceLearner(name, settings.get(name, {})).fit(cinema.ratings, roles, cinema.users, cinema.films)
-        for name in PREFERENCES
-    }
+    module, config = NETWORKS["reg_paml"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PREFERENCES, "reg_paml", network_method(module.build, config, {}, schedule=Schedule(epochs=1)))
+        return {
+            name: PreferenceLearner(name, given).fit(cinema.ratings, roles, cinema.users, cinema.films)
+            for name, given in {**settings, "reg_paml": {}}.items()
+        }
 
 
 def pytest_generate_tests(metafunc):

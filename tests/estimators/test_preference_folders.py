@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from warmstart.core import InputError
 from warmstart.estimators.preference_learner import PreferenceLearner
-from warmstart.estimators.preference_methods import METHODS
 
 FILES = ("config.json", "schema.json", "weights.safetensors", "card.md")
 
@@ -38,7 +37,7 @@ def try_loading(folder, files):
 
 @settings(max_examples=60)
 @given(
-    method=st.sampled_from(list(METHODS)),
+    method=st.sampled_from(["preference_bayes", "rating_means", "reg_paml"]),
     name=st.sampled_from(FILES),
     place=st.floats(0, 1, exclude_max=True),
     value=st.integers(1, 255),

@@ -14,18 +14,20 @@ from warmstart.estimators.preference_evaluation import evaluate
 from warmstart.estimators.preference_judging import mean_mse, predictor, split_data
 from warmstart.estimators.preference_learner import PreferenceLearner, with_item
 from warmstart.estimators.preference_methods import METHODS, find
+from warmstart.estimators.preference_networks import NETWORKS, network_method
 from warmstart.learners import preference_bayes
 from warmstart.metrics.intervals import coverage
 from warmstart.tasks.cold_start import first
 from warmstart.tasks.ratings import read_ratings, take_users, to_batch, to_stack
 from warmstart.tasks.roles import Roles
+from warmstart.training.preferences import Schedule
 
 ROLES = Roles("user", "rating", item="film", time="time")
 SMALL = {"factors": 3, "sweeps": 4, "choices": 5}
 FILES = ("config.json", "schema.json", "weights.safetensors", "card.md")
 
 
-@pytest.fixture(params=list(METHODS))
+@pytest.fixture(params=["preference_bayes", "rating_means", "reg_paml"])
 def model(request, preference_models):
     return preference_models[request.param]
 
@@ -374,3 +376,19 @@ def test_a_network_of_ones_own_is_one_entry(cinema, tmp_path, monkeypatch):
     one, other = (m.adapt(events).recommend(3) for m in (model, again))
     pd.testing.assert_frame_equal(one.items, other.items, check_dtype=False)
     assert one.reasons["rate"].tolist() == [0.1]
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_a_network_is_saved_opened_and_tells_its_rates(name, monkeypatch, cinema, events, tmp_path):
+    module, config = NETWORKS[name]
+    short = network_method(module.build, config, {}, schedule=Schedule(epochs=2, look=1))
+    monkeypatch.setitem(METHODS, name, short)
+    model = PreferenceLearner(name, device="cpu").fit(cinema.ratings, ROLES, cinema.users, cinema.films)
+    model.save(tmp_path / "m")
+    again = PreferenceLearner.load(tmp_path / "m")
+    one, other = (kept.adapt(events, PROFILE).recommend(3) for kept in (model, again))
+    pd.testing.assert_frame_equal(one.items, other.items, check_dtype=False)
+    film = cinema.films[["film"]].head(5)
+    before, after = (model.adapt(shown, PROFILE).predict(film).mean for shown in (None, events))
+    assert not torch.allclose(before, after)
+    assert float(one.reasons["rate"][0]) > 0

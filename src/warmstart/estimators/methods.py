@@ -91,6 +91,8 @@ def configure(default: Any, settings: Mapping[str, Any]) -> Any:
 
     >>> configure(maml.Config(), {"inner_lr": "0.1", "first_order": "true"}).inner_lr
     0.1
+    >>> configure(paml.Config(), {"rate_hidden": "48,16"}).rate_hidden
+    (48, 16)
     """
     fields = {field.name: getattr(default, field.name) for field in dataclasses.fields(default)}
     changed = {}
@@ -110,9 +112,12 @@ def _parse(name: str, value: Any, like: Any) -> Any:
             parsed: Any = {"true": True, "false": False, "1": True, "0": False}[str(value).lower()]
         elif isinstance(like, (int, float)):
             parsed = type(like)(value)
+        elif isinstance(like, tuple):
+            parts = value.split(",") if isinstance(value, str) else value
+            parsed = tuple(type(like[0])(part) for part in parts)
         else:
             parsed = value
-    except (ValueError, KeyError):
+    except (ValueError, KeyError, TypeError):
         raise InputError(f"{name} like {like!r}", repr(value), f"pass a {type(like).__name__}") from None
     if name.endswith("lr") and not 0 < parsed < float("inf"):
         raise InputError(f"a positive {name}", f"{parsed}", "pass a learning rate above 0")

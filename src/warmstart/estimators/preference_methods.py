@@ -9,6 +9,7 @@ import numpy as np
 from warmstart.baselines import rating_means
 from warmstart.core import InputError
 from warmstart.estimators.preference_contract import PreferenceMethod, by_events
+from warmstart.estimators.preference_networks import NETWORKS, network_method
 from warmstart.learners import preference_bayes
 
 METHODS = {
@@ -31,6 +32,7 @@ METHODS = {
         lambda train, stop, cfg, seed, device, report: rating_means.fit_bias(train, cfg),
         lambda bias, users: rating_means.on_scale(users, bias, np.zeros(len(users.asked.value))),
     ),
+    **{name: network_method(module.build, config, module.SPACE) for name, (module, config) in NETWORKS.items()},
 }
 AUTO = ("preference_bayes", "rating_means")  # what `auto` compares; the first wins where they cannot be told apart
 

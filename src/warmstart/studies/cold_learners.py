@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from warmstart.estimators.preference_networks import COMMON, NETWORKS
 from warmstart.learners import at_paml, melu, meta_sgd, paml, pretrain, reg_paml
 from warmstart.report import Row, differences, make_row
 from warmstart.report.figures import group_bars, points, split_histograms, violins
@@ -41,13 +42,8 @@ SCHEDULE = Schedule()
 BARE = Network(identity=False, hidden=(64,))
 AS_PUBLISHED = Network(identity=False, hidden=(320, 192))
 TWENTY = Schedule(epochs=20, patience=10, fewer=0.0, sizes=(), decay=False)
-COMMON: dict[str, Any] = {"outer_lr": 3e-3, "weight_decay": 0.1}
-STEPS: dict[str, Any] = {**COMMON, "inner_steps": 3, "shrink": 8.0}
 FAMILIES: dict[str, tuple[Any, Any]] = {
-    "melu": (melu, melu.Config(inner_lr=0.05, **STEPS)),
-    "paml": (paml, paml.Config(rate=0.1, **STEPS)),
-    "at_paml": (at_paml, at_paml.Config(rate=0.1, warm_rate=0.05, memory_lr=3e-3, **STEPS)),
-    "reg_paml": (reg_paml, reg_paml.Config(rate=0.1, **STEPS)),
+    **NETWORKS,
     "meta_sgd": (meta_sgd, meta_sgd.Config(inner_lr=0.05, inner_steps=3, **COMMON)),
     "transfer": (pretrain, pretrain.Config(inner_lr=0.03, test_steps=5, **COMMON)),
 }

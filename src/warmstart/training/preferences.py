@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from warmstart.baselines.rating_means import fit_bias
-from warmstart.core import Columns, Learner, Likelihood, Prediction, Task, functional, make_batch, make_task
-from warmstart.core.trees import take, to_device
+from warmstart.core import Columns, Learner, Likelihood, Model, Prediction, Task, functional, make_batch, make_task
+from warmstart.core.trees import leaves, take, to_device
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.meta import Feed, predict_stack
 from warmstart.engine.stage import PLAIN, TRACED
@@ -169,10 +169,8 @@ def fit(
     """Train on the users of `ratings`; on a CUDA device the update is captured in a graph."""
     where = torch.device(device)
     tables = fit_tables(ratings, network, clicks)
-    columns, described = tables.columns
     with seeded(seed):
-        items = tables.item.size if network.identity else 0
-        net = PreferenceNet(columns, described, network.hidden, 1, network.embedding, items, network.factors)
+        net = preference_net(tables, network)
     if network.identity:
         _begin_with_effects(net, tables, ratings, cfg)
     net = net.to(where)
@@ -207,6 +205,18 @@ def fit(
 
     plan = Plan(schedule.epochs * steps, schedule.users, every=schedule.look * steps, patience=schedule.patience)
     state = train(learner, learner.init(model.params), source, plan, validate, stage=stage, progress=progress).state
+    return opened(tables, model, learner, state)
+
+
+def preference_net(tables: Tables, network: Network) -> PreferenceNet:
+    columns, described = tables.columns
+    items = tables.item.size if network.identity else 0
+    return PreferenceNet(columns, described, network.hidden, 1, network.embedding, items, network.factors)
+
+
+def opened(tables: Tables, model: Model, learner: Learner, state: Any) -> Fitted:
+    """A trained learner as functions of users, wherever its state lies."""
+    where = leaves(state)[0].device
     last: list[tuple[Any, Any, Catalogue]] = []  # side tables take longer to encode than most predictions
 
     def look_up(ratings: Ratings) -> Catalogue:
