@@ -28,7 +28,7 @@ SURE = 2.0  # standard errors
 
 @dataclass(frozen=True)
 class Config:
-    training: Training = Training(steps=1500, batch=512, chunk=10)
+    training: Training = Training(steps=1500, batch=512)
     tuning: int = 200  # steps on the target alone, after the others
     tuning_lr: float = 0.001
 

@@ -59,9 +59,9 @@ def fit(indicators: Tensor, f: Tensor, cfg: Config = Config(), seed: int = 0) ->
     z, f, note = indicators.double(), f.double(), ""
     count, sources = z.shape
     kind = cfg.kind
-    if kind == "least squares" and count < sources:
+    if kind in ("least squares", "ridge") and count < sources:
         kind = "ridge"
-        note = f"{count} subsets of {sources} sources leave least squares under-determined, so ridge is used"
+        note = f"{count} subsets of {sources} sources leave the surrogate under-determined, so ridge is used"
     solve = _SOLVERS[kind]
     theta, predict = solve(z, f, torch.ones_like(f), cfg)
     again = torch.randint(count, (cfg.draws, count), generator=generator(seed, 13))

@@ -44,7 +44,7 @@ class Config:
     lr: float = 0.01  # falls to zero along a cosine
     weight_decay: float = 0.01
     balance: float = 1.0  # a task is drawn in proportion to rows^balance: 1, every row alike; 0, every task alike
-    chunk: int = 50  # models at once
+    chunk: int | None = None  # models at once; None: 50 on a CPU, 500 on a GPU
 
 
 class Drawn(NamedTuple):
@@ -145,7 +145,7 @@ def train_models(
     begin = expand(first, len(share)) if start is None else start
     uniform = torch.rand(cfg.steps, 2, cfg.batch, generator=generator(seed, 7)).to(device)
     stacked = stage.stack(step(model, LIKELIHOODS[transfer.kind], optimiser))
-    parts, done = chunks(len(share), cfg.chunk), 0
+    parts, done = chunks(len(share), cfg.chunk or (500 if device.type == "cuda" else 50)), 0
     found = []
     for part in parts:
 
