@@ -55,7 +55,7 @@ Method: TypeAlias = Callable[[Session], tuple[Fitted, dict[str, float]]]
 def estimated(session: Session, kind: str = "cross-entropy", linear: bool = False) -> task_model.Estimate:
     """What task modelling learns of the sources, found once."""
     if (kind, linear) not in session.estimates:
-        cfg = replace(session.plan.model, linear=linear)
+        cfg = replace(session.plan.model, linear=linear or session.plan.model.linear)
         found = task_model.estimate(session.transfer, cfg, named(kind), session.seed, session.evaluate)
         session.estimates[kind, linear] = found
     return session.estimates[kind, linear]

@@ -6,17 +6,17 @@ form can be passed in place of these.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
 
-from warmstart.core import InputError
+from warmstart.core import InputError, check_names
 from warmstart.metrics.groups import SMALLEST, demographic_parity, equal_opportunity, worst_group
 from warmstart.models.likelihoods import binary, multiclass
-from warmstart.tasks.transfer import Rows
+from warmstart.tasks.transfer import Rows, Transfer
 
 Measure: TypeAlias = Callable[[Tensor, Rows], Tensor]
 
@@ -64,6 +64,18 @@ def parity_gap(out: Tensor, rows: Rows, pair: tuple[int, int]) -> Tensor:
 
 def opportunity_gap(out: Tensor, rows: Rows, pair: tuple[int, int]) -> Tensor:
     return equal_opportunity(guess(out), rows.y, rows.group, pair)
+
+
+def pair_of(transfer: Transfer, between: Sequence[str] | None = None) -> tuple[int, int]:
+    """The numbers of two groups, by name; without names, of the two with most validation rows."""
+    if between is not None:
+        if len(between) != 2:
+            raise InputError("two groups", ", ".join(between) or "none", "name two, such as --between A,B")
+        check_names(between, transfer.groups, "groups")
+        return transfer.groups.index(between[0]), transfer.groups.index(between[1])
+    counts = torch.bincount(transfer.validation.group, minlength=2)
+    first, second = counts.argsort(descending=True, stable=True)[:2].tolist()
+    return first, second
 
 
 def named(name: str, pair: tuple[int, int] = (0, 1), smallest: int = SMALLEST) -> Measure:
