@@ -33,17 +33,9 @@ def arguments(table, *more, state="HI"):
 
 
 def test_liars_are_found_and_the_page_is_written(table, tmp_path, capsys):
-    more = [
-        "--metric",
-        "worst-group",
-        "--group",
-        "race",
-        "-o",
-        str(tmp_path / "out"),
-        "--store",
-        str(tmp_path / "store"),
-    ]
-    assert run(arguments(table, *more, "--json")) == 0
+    store = ["--store", str(tmp_path / "store")]
+    more = ["--metric", "worst-group", "--group", "race", "-o", str(tmp_path / "out"), "--json"]
+    assert run(arguments(table, *store, *more)) == 0
     document = json.loads(capsys.readouterr().out)
     found = {one["source"]: one for one in document["selection"]["sources"]}
     assert max(found[name]["effect"] for name in "ABCD") < 0 < min(found[name]["effect"] for name in "EF")

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from warmstart.core import Batch, Likelihood, Model, Params, Tree, functional, task_loss
+from warmstart.core import Batch, Columns, Likelihood, Model, Params, Tree, functional, task_loss
 from warmstart.core.trees import concat, expand, leaves, take
 from warmstart.engine.capture import capture, own
 from warmstart.engine.loop import NO_WATCH, Report, Watch, run, silent
@@ -73,12 +74,35 @@ class Info(NamedTuple):
 Step: TypeAlias = Callable[[Tensor, Inner, Drawn], tuple[Inner, Tensor]]  # rate, one model, its rows -> model, loss
 
 
+class Form(NamedTuple):
+    """What a network is, apart from its parameters."""
+
+    columns: Columns
+    hidden: tuple[int, ...]
+    outputs: int
+    heads: int
+    kind: str  # of target
+
+
+def form(transfer: Transfer, cfg: Config) -> Form:
+    heads = len(transfer.names) if cfg.own_heads else 1
+    return Form(transfer.columns, tuple(cfg.hidden), transfer.outputs, heads, transfer.kind)
+
+
 def network(transfer: Transfer, cfg: Config, seed: int) -> Model:
     """The shared encoder with one head or one for each task, initialised by the seed."""
-    heads = len(transfer.names) if cfg.own_heads else 1
+    return _network(form(transfer, cfg), seed)
+
+
+def _network(shape: Form, seed: int) -> Model:
     with seeded(seed):
-        module = OneHotNet(transfer.columns, cfg.hidden, transfer.outputs, heads)
-    return functional(module)
+        return functional(OneHotNet(shape.columns, shape.hidden, shape.outputs, shape.heads))
+
+
+@lru_cache(maxsize=16)
+def _stacked(step: Callable[..., Step], shape: Form, decay: float, stage: Stage) -> Callable[..., Any]:
+    """A step for a stack of models; kept, since recording one takes as long as dozens of them."""
+    return stage.stack(step(_network(shape, 0), LIKELIHOODS[shape.kind], adam(weight_decay=decay)))
 
 
 def shares(transfer: Transfer, members: Tensor, balance: float = 1.0) -> Tensor:
@@ -144,7 +168,7 @@ def train_models(
     first = {name: value.to(device) for name, value in model.params.items()}
     begin = expand(first, len(share)) if start is None else start
     uniform = torch.rand(cfg.steps, 2, cfg.batch, generator=generator(seed, 7)).to(device)
-    stacked = stage.stack(step(model, LIKELIHOODS[transfer.kind], optimiser))
+    stacked = _stacked(step, form(transfer, cfg), cfg.weight_decay, stage)
     parts, done = chunks(len(share), cfg.chunk or (500 if device.type == "cuda" else 50)), 0
     found = []
     for part in parts:
