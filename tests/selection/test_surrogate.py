@@ -91,6 +91,12 @@ def test_an_f_that_is_not_finite_is_refused(bad):
         fit(z, f)
 
 
+def test_one_subset_is_not_enough():
+    z, f = data()
+    with pytest.raises(InputError, match="two subsets"):
+        fit(z[:1], f[:1])
+
+
 def test_an_unknown_kind_is_refused():
     with pytest.raises(InputError, match="least squares, ridge"):
         fit(*data(), Config("forest"))

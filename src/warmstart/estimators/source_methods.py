@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from warmstart.baselines import pooled_trees
-from warmstart.selection import affinity, attittud, contrast, fixed_sets, hoa, reweighting, task_model, tawt
+from warmstart.selection import affinity, attittud, contrast, exhaustive, fixed_sets, hoa, reweighting, task_model, tawt
 from warmstart.selection.final import Config as Final
 from warmstart.selection.final import Fitted
 from warmstart.selection.measures import Measure, named
@@ -23,6 +23,7 @@ from warmstart.training.search import draw_configs
 
 ALL, TUNED, ALONE, RANDOM = "all sources", "all sources, then fine-tuned", "target only", "random order"
 OURS, LINEARISED, CHOSEN_TREES = "task_model", "task_model, linearised", "task_model, boosted trees"
+PAIRS = "exhaustive, two at most"
 MARGIN, ERRORS = "task_model, margin", "task_model, zero-one"
 TREES, TREES_ALONE, TREES_BLIND = "boosted trees, pooled", "boosted trees, target only", "boosted trees, no state"
 SPEARMAN, CEILING, LINEAR = "Spearman on held-out subsets", "Spearman of two starts", "Spearman of estimates"
@@ -119,6 +120,7 @@ METHODS: dict[str, Method] = {
     TUNED: _rival(fixed_sets.all_sources),
     RANDOM: _rival(fixed_sets.random_order),
     "hoa": _rival(hoa.fit, training=True),
+    PAIRS: _rival(exhaustive.fit, training=True),
     "gradient cosine": _rival(affinity.fit_cosine),
     "tag": _rival(affinity.fit_tag),
     "tawt": _rival(tawt.fit),
@@ -135,5 +137,5 @@ METHODS: dict[str, Method] = {
     CHOSEN_TREES: _trees(None, True),
     OURS: _ours("cross-entropy", False),
 }
-BASELINES = tuple(METHODS)[:15]
-RANKED = (RANDOM, "hoa", "gradient cosine", "tag", *tuple(METHODS)[15:])  # which choose sources
+BASELINES = tuple(name for name in METHODS if not name.startswith(OURS))
+RANKED = (RANDOM, "hoa", PAIRS, "gradient cosine", "tag", *(n for n in METHODS if n not in BASELINES))  # choose sources

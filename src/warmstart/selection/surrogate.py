@@ -54,6 +54,8 @@ def fit(indicators: Tensor, f: Tensor, cfg: Config = Config(), seed: int = 0) ->
     """From indicators [n, k] and f [n]."""
     if cfg.kind not in KINDS:
         raise InputError(f"a surrogate among {', '.join(KINDS)}", repr(cfg.kind), "use one of these names")
+    if len(f) < 2:
+        raise InputError("at least two subsets", f"{len(f)}", "ask for more")
     if not bool(torch.isfinite(f).all()):
         raise InputError("a finite f for every subset", f"{int((~torch.isfinite(f)).sum())} not", "check the measure")
     z, f, note = indicators.double(), f.double(), ""
@@ -99,7 +101,7 @@ def _least_squares(z: Tensor, f: Tensor, weight: Tensor, cfg: Config) -> tuple[T
 def _ridge(z: Tensor, f: Tensor, weight: Tensor, cfg: Config) -> tuple[Tensor, Any]:
     rows, values, mean, level = _centred(z, f, weight)
     gram = (weight[:, None] * rows).T @ rows
-    penalty = cfg.penalty * gram.diagonal().mean()
+    penalty = cfg.penalty * gram.diagonal().mean() + 1e-9  # subsets drawn again may all be one
     theta = torch.linalg.solve(gram + penalty * torch.eye(len(gram)).to(gram), (weight[:, None] * rows).T @ values)
     return theta, _linear(theta, mean, level)
 

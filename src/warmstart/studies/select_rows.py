@@ -52,13 +52,15 @@ def recovered(fitted: Fitted, corrupted: Tensor) -> Score:
     }
 
 
-def rows_of(judged: Mapping[str, Mapping[tuple[int, str], Score]], peers: Mapping[str, str] = {}) -> list[Row]:
+def rows_of(
+    judged: Mapping[str, Mapping[tuple[int, str], Score]], peers: Mapping[tuple[str, str], str] = {}
+) -> list[Row]:
     """Rows for each target and their mean; differences are paired by seed and target. Keys: seed, target."""
     rows: list[Row] = []
     for name, scores in judged.items():
         for metric in dict.fromkeys(metric for score in scores.values() for metric in score if metric != VALIDATION):
             unit = "" if "Spearman" in metric else "%"
-            peer = peers.get(name, "") if metric == ACCURACY else ""
+            peer = peers.get((name, metric), "")
             own = by_seed(scores, metric)
             rows.append(make_row(name, {"target": MEAN}, metric, own, unit, peer, fresh_tasks=True))
             for target in dict.fromkeys(target for _, target in scores):
