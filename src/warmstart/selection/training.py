@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from warmstart.core import Batch, Columns, Likelihood, Model, Params, Tree, functional, task_loss
-from warmstart.core.trees import concat, expand, leaves, take
+from warmstart.core.trees import concat, expand, leaves, take, tree_map
 from warmstart.engine.capture import capture, own
 from warmstart.engine.loop import NO_WATCH, Report, Watch, run, silent
 from warmstart.engine.meta import chunks, in_turn
@@ -45,7 +45,7 @@ class Config:
     lr: float = 0.01  # falls to zero along a cosine
     weight_decay: float = 0.01
     balance: float = 1.0  # a task is drawn in proportion to rows^balance: 1, every row alike; 0, every task alike
-    chunk: int | None = None  # models at once; None: 50 on a CPU, 500 on a GPU
+    chunk: int | None = None  # models at once; None: 25 on a CPU, 500 on a GPU
 
 
 class Drawn(NamedTuple):
@@ -121,7 +121,11 @@ def draw(transfer: Transfer, share: Tensor, u: Tensor) -> Drawn:
     lengths = pool.lengths[task]
     row = torch.minimum((u[1] * lengths).long(), lengths - 1)
     index = pool.offsets[task] + row
-    x, y, w, group = take((pool.x, pool.y, pool.w, transfer.group), index)
+    flat = index.reshape(-1)  # whole rows are copied at once, which indexing by a matrix does not do
+    x, y, w, group = tree_map(
+        lambda leaf: leaf.index_select(0, flat).reshape(*index.shape, *leaf.shape[1:]),
+        (pool.x, pool.y, pool.w, transfer.group),
+    )
     ones = torch.ones_like(w)
     return Drawn(Batch({**x, "head": task}, y, w, ones), task, group)
 
@@ -169,7 +173,7 @@ def train_models(
     begin = expand(first, len(share)) if start is None else start
     uniform = torch.rand(cfg.steps, 2, cfg.batch, generator=generator(seed, 7)).to(device)
     stacked = _stacked(step, form(transfer, cfg), cfg.weight_decay, stage)
-    parts, done = chunks(len(share), cfg.chunk or (500 if device.type == "cuda" else 50)), 0
+    parts, done = chunks(len(share), cfg.chunk or (500 if device.type == "cuda" else 25)), 0
     found = []
     for part in parts:
 

@@ -140,10 +140,12 @@ def sections(results: Results, names: Sequence[str]) -> list[Section]:
     if lines:
         figure = error_curves(lines, x_label="subsets per source", y_label=ORDER)
         found.append(Section("Order by number of subsets", svg=figure))
-    for metric in (SEPARATED, ORDER):
-        settings = dict.fromkeys((row.setting["sources"], row.setting["n"]) for row in results.rows)
-        columns = [Column(f"k {k}, n {n}", metric, {"sources": k, "n": n}, 2) for k, n in settings]
-        found.append(Section(metric, table=table(results, names, columns, [FIRST])))
+    for sources in dict.fromkeys(row.setting["sources"] for row in results.rows):
+        counts = dict.fromkeys(row.setting["n"] for row in results.rows if row.setting["sources"] == sources)
+        for metric in (SEPARATED, ORDER):
+            columns = [Column(f"n {n}", metric, {"sources": sources, "n": n}, 2) for n in counts]
+            caption = f"{sources} sources: {metric}, share of runs or pairs"
+            found.append(Section("", table=table(results, names, columns, [FIRST], caption=caption)))
     return found
 
 
