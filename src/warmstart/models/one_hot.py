@@ -20,8 +20,6 @@ from warmstart.models.mlp import body
 class OneHotNet(nn.Module):
     """Rows come as in `models.tabular`: `numeric`, `categorical`, `bag`, and `head` [n] where there are several."""
 
-    place: Tensor  # the first line of each column in the table
-
     def __init__(
         self, columns: Columns, hidden: Sequence[int] = (32, 32), outputs: int = 1, heads: int = 1, start: float = 0.1
     ) -> None:
@@ -30,10 +28,10 @@ class OneHotNet(nn.Module):
             raise InputError("at least one hidden layer", "none", "pass hidden=(32,)")
         sizes = [*columns.categorical, *columns.bag]
         self.bags, self.heads, self.outputs = len(columns.bag), heads, outputs
-        places = torch.tensor([0, *sizes]).cumsum(0)
-        self.register_buffer("place", places[: len(sizes)])
+        # the first line of each column in the table: numbers, since a CUDA graph cannot hold a copy from the host
+        self.places = [sum(sizes[:i]) for i in range(len(sizes))]
         self.numbers = nn.Linear(columns.numeric, hidden[0])
-        self.table = nn.Embedding(max(1, int(places[-1])), hidden[0])
+        self.table = nn.Embedding(max(1, sum(sizes)), hidden[0])
         with torch.no_grad():
             self.table.weight.normal_(0.0, start)
         self.body = body(hidden[0], hidden[1:], "relu")
@@ -43,10 +41,11 @@ class OneHotNet(nn.Module):
         first = self.numbers(x["numeric"])
         single = x["categorical"].shape[-1]
         if single:
-            first = first + self.table(x["categorical"] + self.place[:single]).sum(-2)
+            codes = [x["categorical"][..., i : i + 1] + self.places[i] for i in range(single)]
+            first = first + self.table(torch.cat(codes, -1)).sum(-2)
         for i in range(self.bags):
             index = x["bag"][..., i, :]
-            first = first + (self.table(index + self.place[single + i]) * (index > 0).unsqueeze(-1)).sum(-2)
+            first = first + (self.table(index + self.places[single + i]) * (index > 0).unsqueeze(-1)).sum(-2)
         out: Tensor = self.body(torch.relu(first))
         return out
 

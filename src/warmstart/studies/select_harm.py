@@ -165,11 +165,10 @@ def verdict(rows: Sequence[Row], seconds: float) -> str:
     at = {(row.method, row.metric): row for row in rows if row.setting["target"] == MEAN}
     if (OURS, EXCLUDED) not in at:
         return f"Rows of {len({row.method for row in rows})} methods ({seconds:.0f} s)."
-    words = (
-        f"{OURS} excludes {at[OURS, EXCLUDED].mean:.0f} % of the corrupted sources, keeps {at[OURS, KEPT].mean:.0f} %"
-    )
+    parts = [f"excludes {at[OURS, EXCLUDED].mean:.0f} % of the corrupted sources"]
+    parts.append(f"keeps {at[OURS, KEPT].mean:.0f} % of the clean ones")
     for other in (ALL, RANDOM):
         apart = at.get((OURS, f"{ACCURACY} minus {other}"))
         if apart is not None:
-            words += f", and is {apart.mean:+.2f} points from {other}"
-    return f"{words} ({seconds:.0f} s)."
+            parts.append(f"{apart.mean:+.2f} points of accuracy against {other}")
+    return f"{OURS} {', '.join(parts)} ({seconds:.0f} s)."
