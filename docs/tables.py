@@ -41,6 +41,15 @@ PAGES = {
         "preference_bayes, ratings alone",
         "preference_bayes, without choices",
     ],
+    "task_model": [
+        "task_model",
+        "task_model, linearised",
+        "task_model, boosted trees",
+        "random order",
+        "all sources",
+        "boosted trees, pooled",
+        "stacked",
+    ],
 }
 TRIAL = "trial"  # the setting that tells a trial of a search from a score
 NO_RESULTS = "No results have been committed yet.\n"

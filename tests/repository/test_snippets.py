@@ -15,12 +15,21 @@ from warmstart.core import Learner, adapt, make_batch, make_task
 from warmstart.engine.meta import predict_stack
 from warmstart.estimators.preference_rivals import BASELINES
 from warmstart.models.mlp import MLP, seeded
+from warmstart.selection import final
 from warmstart.tasks.films import simulate_films
 from warmstart.tasks.images import as_batch, draw_episodes, make_images
+from warmstart.tasks.roles import Roles
 from warmstart.training.train import Plan
 
 ROOT = Path(__file__).parents[2]
-OWN = ("index", "nearest_centroid", "linear_head", "protonet", "preference_bayes")  # with tests of their own
+OWN = (
+    "index",
+    "nearest_centroid",
+    "linear_head",
+    "protonet",
+    "preference_bayes",
+    "task_model",
+)  # with tests of their own
 METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem not in OWN)
 
 
@@ -151,6 +160,22 @@ def test_the_page_of_preferences_predicts_ratings(simulated_ratings):
     exec(snippet.replace("factors=16", "factors=2, sweeps=3"), names)
     asked = names["parts"].test.asked
     assert names["said"].mean.shape == names["said"].variance.shape == (len(asked.value),)
+
+
+def test_the_page_of_task_modelling_chooses_sources():
+    (snippet,) = blocks("docs/methods/task_model.md")
+    draw = np.random.default_rng(0)
+    table = pd.DataFrame({"state": np.repeat(["HI", "A", "B", "C", "D"], 200), "x": draw.normal(size=1000)})
+    table["y"] = (table["x"] > 0) ^ (table["state"] == "C")
+    # the reader waits for the trainings; a test does not
+    training = "task_model.Training(hidden=(8,), steps=40, balance=0.0)"
+    short = f"size=2, subsets=4, held_out=2, training={training}"
+    snippet = snippet.replace("size=5, subsets=400", short)
+    snippet = snippet.replace("cross_entropy)  #", f"cross_entropy, final.Config({training}, tuning=0), trials=2)  #")
+    names = {"table": table, "roles": Roles(task="state", target="y"), "final": final}
+    exec(snippet, names)
+    assert names["chosen"].members.shape == (4,)
+    assert names["chosen"].outputs(names["transfer"].test.x).shape == (40, 1)
 
 
 def test_readme_example_for_tables_runs(tmp_path, monkeypatch, capsys):

@@ -25,6 +25,8 @@ PUBLIC = {
     "movielens-100k": "ml-100k.zip: research use, no redistribution",
     "book_crossing": "BX-CSV-Dump.zip: research use, with citation",
     "kuairand_pure": "the CSV tables of KuaiRand-Pure/data: CC BY-SA 4.0",
+    "acs_income": "acs_income_2018.parquet, or the cache of folktables: public, under the terms of the census",
+    "wrench": "wrench_datasets.zip or datasets/NAME: each corpus keeps its own research terms",
     "omniglot": "images_background.zip and images_evaluation.zip: MIT",
     "tiny_imagenet": "tiny_imagenet_200x100.parquet: non-commercial research and education",
 }

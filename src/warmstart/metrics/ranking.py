@@ -68,3 +68,19 @@ def weighted_entropy(probability: Tensor, batch: Batch, weights: tuple[float, fl
     """-w_y log p(y), the mean over a task's rows, with the weights of y = 0 and y = 1 (Yu et al., 2021)."""
     came = torch.where(batch.y > 0.5, probability, 1 - probability).clamp(min=SMALLEST)
     return average(-torch.where(batch.y > 0.5, weights[1], weights[0]) * came.log(), batch)
+
+
+def spearman(first: Tensor, second: Tensor) -> float:
+    """The correlation of ranks, ties averaged; NaN where one of the two is constant.
+
+    >>> round(spearman(torch.tensor([1.0, 2.0, 4.0]), torch.tensor([0.1, 0.2, 0.3])), 6)
+    1.0
+    """
+
+    def ranks(values: Tensor) -> Tensor:
+        below = (values[:, None] > values).sum(1) + (values[:, None] >= values).sum(1)
+        return below.double() - below.double().mean()
+
+    a, b = ranks(first.detach().cpu()), ranks(second.detach().cpu())
+    scale = float(a.norm() * b.norm())
+    return float(a @ b) / scale if scale > 0 else float("nan")

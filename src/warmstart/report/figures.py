@@ -111,6 +111,25 @@ def group_bars(
         return to_svg(figure, f"Bar chart of {y_label} for {', '.join(series)} in {', '.join(groups)}")
 
 
+def ranking(
+    names: Sequence[str], means: ArrayLike, low: ArrayLike, high: ArrayLike, chosen: Sequence[bool], x_label: str
+) -> str:
+    """One line for each name, the lowest mean first, with its interval; filled where it was chosen."""
+    mean, ends = np.asarray(means, dtype=float), np.stack([np.asarray(low), np.asarray(high)]).astype(float)
+    order = np.argsort(mean, kind="stable")
+    with canvas(7.2, 0.9 + 0.17 * len(order)) as (figure, grid):
+        axes = grid[0, 0]
+        axes.axvline(0.0, color=MUTED, lw=0.9, linestyle=(0, (1, 1.5)))
+        for place, index in enumerate(order):
+            colour = COLOURS[0] if chosen[index] else MUTED
+            axes.plot(ends[:, index], [place, place], color=colour, lw=1.2)
+            axes.plot(mean[index], place, "o", color=colour, ms=4, mfc=colour if chosen[index] else "white")
+        axes.set_yticks(range(len(order)), [shorten(names[index]) for index in order], fontsize=7)
+        axes.invert_yaxis()
+        axes.set(xlabel=x_label)
+        return to_svg(figure, f"Ranked coefficients of {len(order)} sources with intervals")
+
+
 def adaptations(tasks: Sequence[Adaptation], x_label: str = "x", y_label: str = "y") -> str:
     """Small multiples of tasks with one input: truth, samples, and the prediction before and after them."""
     count = max(len(tasks), 1)

@@ -1,0 +1,94 @@
+"""Boosted trees on the rows of a target, or of target and sources together, by LightGBM (extra `boost`).
+
+Categories are LightGBM's own, which scikit-learn's trees refuse beyond 255 values; the task may be one of them. The
+number of trees is where the validation rows' loss stops falling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from warmstart.core import InputError, Tree
+from warmstart.tasks.transfer import Transfer
+
+
+@dataclass(frozen=True)
+class Config:
+    trees: int = 500  # at most
+    patience: int = 30  # trees without a lower loss
+    rate: float = 0.1
+    leaves: int = 31
+    smallest_leaf: int = 50
+    l2: float = 10.0
+    smooth: float = 10.0  # of categories
+    with_task: bool = True  # the task is a feature
+    rows: int | None = None  # at most, drawn at random: for trials
+
+
+SPACE: dict[str, list[Any]] = {
+    "rate": [0.05, 0.1],
+    "leaves": [15, 31, 63],
+    "smallest_leaf": [20, 50, 200],
+    "l2": [1.0, 10.0, 100.0],
+    "smooth": [10.0, 50.0],
+}
+
+
+def fit(
+    transfer: Transfer, members: Tensor, cfg: Config = Config(), seed: int = 0, threads: int = 1
+) -> Callable[[Tree], Tensor]:
+    """Rows of the target -> log-odds [n, 1] or log-probabilities [n, classes]."""
+    try:
+        import lightgbm
+    except ImportError:
+        raise InputError("LightGBM for boosted trees", "none installed", "pip install 'warmstart[boost]'") from None
+    if transfer.kind == "squared":
+        raise InputError("a target of classes", "numbers", "use another method")
+    pool = transfer.pool.to("cpu")
+    task = torch.repeat_interleave(torch.arange(len(transfer.names)), pool.lengths)
+    chosen = torch.cat([members.bool().cpu(), torch.ones(1, dtype=torch.bool)])[task].nonzero().flatten()
+    if cfg.rows is not None and len(chosen) > cfg.rows:
+        order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(seed))
+        chosen = chosen[order[: cfg.rows]].sort().values
+    x = {name: part[chosen] for name, part in pool.x.items()}
+    rows = _columns(x, task[chosen], cfg)
+    held = _columns(transfer.validation.x, None, cfg, transfer.sources)
+    codes = list(range(x["numeric"].shape[-1], rows.shape[-1]))
+    settings = {
+        "objective": "binary" if transfer.outputs == 1 else "multiclass",
+        "num_class": transfer.outputs,
+        "learning_rate": cfg.rate,
+        "num_leaves": cfg.leaves,
+        "min_data_in_leaf": cfg.smallest_leaf,
+        "lambda_l2": cfg.l2,
+        "cat_smooth": cfg.smooth,
+        "seed": seed,
+        "num_threads": threads,
+        "verbosity": -1,
+    }
+    seen = lightgbm.Dataset(rows, pool.y[chosen].numpy(), categorical_feature=codes)
+    asked = lightgbm.Dataset(held, transfer.validation.y.cpu().numpy(), reference=seen)
+    stop = lightgbm.early_stopping(cfg.patience, verbose=False)
+    model = lightgbm.train(settings, seen, cfg.trees, valid_sets=[asked], callbacks=[stop])
+
+    def outputs(x: Tree) -> Tensor:
+        said = torch.from_numpy(np.asarray(model.predict(_columns(x, None, cfg, transfer.sources)))).clamp(
+            1e-12, 1 - 1e-12
+        )
+        return torch.logit(said)[:, None] if transfer.outputs == 1 else said.log()
+
+    return outputs
+
+
+def _columns(x: Tree, task: Tensor | None, cfg: Config, home: int = 0) -> Any:
+    """[n, columns]: numbers, then codes, then the task."""
+    numbers = x["numeric"].cpu().double()
+    own = torch.full((len(numbers),), home) if task is None else task
+    parts = [numbers, x["categorical"].cpu().double(), *([own[:, None].double()] if cfg.with_task else [])]
+    return np.asarray(torch.cat(parts, 1))

@@ -1,0 +1,87 @@
+"""warmstart select: which sources help a target task, which hurt, and how sure that is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from warmstart.cli.options import Device, Folder, Json, Quiet, Seed, Table, names
+from warmstart.cli.output import Voice
+from warmstart.cli.writing import check_writable, tell
+
+
+def select(
+    table: Table,
+    task: Annotated[str, typer.Option(metavar="COL", help="Which task (state, customer) a row is of.")],
+    target: Annotated[str, typer.Option(metavar="COL", help="What is to be predicted.")],
+    target_task: Annotated[str, typer.Option(metavar="NAME", help="The task that is to be served.")],
+    sources: Annotated[str | None, typer.Option(metavar="NAME,...", help="Its sources; else all other tasks.")] = None,
+    metric: Annotated[
+        str, typer.Option(help="cross-entropy, margin, zero-one, worst-group, demographic-parity or equal-opportunity.")
+    ] = "cross-entropy",
+    group: Annotated[str | None, typer.Option(metavar="COL", help="Group of a row.")] = None,
+    between: Annotated[
+        str | None, typer.Option(metavar="A,B", help="The two groups of a gap; else the two largest.")
+    ] = None,
+    smallest: Annotated[int, typer.Option(metavar="N", min=1, help="Rows of a group that is judged.")] = 200,
+    numeric: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns that hold numbers.")] = None,
+    categorical: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns that hold one value.")] = None,
+    multi: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns that hold several values.")] = None,
+    drop: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns to leave out.")] = None,
+    size: Annotated[int, typer.Option(metavar="N", min=1, help="Sources in a subset.")] = 5,
+    subsets: Annotated[int, typer.Option(metavar="N", min=2, help="Subsets that are trained.")] = 200,
+    linear: Annotated[bool, typer.Option("--linear", help="Estimate the subsets from one model instead.")] = False,
+    steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps of a subset's training.")] = 300,
+    final_steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps of a final training.")] = 1500,
+    trials: Annotated[int, typer.Option(metavar="N", min=1, help="Settings tried of each method.")] = 5,
+    store: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Keep finished trainings, to resume what was interrupted.")
+    ] = None,
+    engine: Annotated[str, typer.Option(help="Of the trainings: here, processes or ray.")] = "here",
+    workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Processes, or CPUs of Ray.")] = None,
+    output: Folder = None,
+    seed: Seed = 0,
+    device: Device = "auto",
+    json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Learn from TABLE, the rows of many tasks, which of the others help NAME, and what it gains from them.
+
+    Ends with the model that validation rows prefer among all methods, with and without sources.
+    """
+    from dataclasses import replace
+
+    from warmstart.engine.device import choose_device
+    from warmstart.estimators.source_methods import Plan
+    from warmstart.estimators.source_selection import describe, report_on, select_sources
+    from warmstart.selection import final, task_model
+    from warmstart.selection.collect import in_jobs
+    from warmstart.selection.measures import named, pair_of
+    from warmstart.tasks.roles import Roles
+    from warmstart.tasks.transfer import read_transfer
+
+    voice = Voice(json, quiet)
+    check_writable(output)
+    named(metric)
+    roles = Roles(task, target, names(numeric), names(categorical), names(multi), group=group, drop=names(drop) or ())
+    wanted = names(sources)
+    transfer = read_transfer(table, roles, target_task, sources=wanted, seed=seed).to(choose_device(device))
+    measure = named(metric, pair_of(transfer, names(between)), smallest)
+    cfg = task_model.Config(
+        size=size,
+        subsets=subsets,
+        held_out=max(2, subsets // 4),
+        linear=linear,
+        training=replace(task_model.Config().training, steps=steps),
+    )
+    plan = Plan(final.Config(replace(final.Config().training, steps=final_steps)), cfg, trials)
+    with voice.bars() as bar:
+        evaluate = in_jobs(
+            transfer, cfg, store=store, engine=engine, workers=workers, progress=bar(f"{subsets} subsets")
+        )
+        chosen = select_sources(transfer, measure, plan, seed, evaluate=evaluate, progress=bar)
+    outcome = report_on(chosen, measure, metric, seed, str(transfer.pool.y.device))
+    title = f"Sources of {target_task} in {table.name}"
+    voice.document(tell(voice, outcome, title, output) | {"selection": describe(chosen)})

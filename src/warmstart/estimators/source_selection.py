@@ -1,0 +1,163 @@
+"""Which sources to train with: coefficients with intervals, rivals beside, and the model that validation prefers.
+
+Every method is chosen and compared on validation rows of the target; test rows are looked at once, for the gain over
+using all sources and over using none. When no set of sources is worth it, the verdict says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib.util import find_spec
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from warmstart.engine.loop import Report, silent
+from warmstart.estimators.source_methods import (
+    ALL,
+    ALONE,
+    BASELINES,
+    CHOSEN_TREES,
+    METHODS,
+    OURS,
+    RANDOM,
+    TREES,
+    TREES_ALONE,
+    TUNED,
+    Plan,
+    Session,
+    estimated,
+)
+from warmstart.metrics.intervals import z_score
+from warmstart.report import Column, Results, Row, make_results, make_row, plain, table
+from warmstart.report.figures import ranking
+from warmstart.report.page import Outcome, Section
+from warmstart.selection import task_model
+from warmstart.selection.final import Fitted, standard_error
+from warmstart.selection.measures import Measure
+from warmstart.tasks.transfer import Rows, Transfer
+
+NETWORKS = (ALONE, ALL, TUNED, RANDOM, OURS)
+FORESTS = (TREES_ALONE, TREES, CHOSEN_TREES)
+WITHOUT = (ALONE, TREES_ALONE)  # which use no source
+
+
+class Gain(NamedTuple):
+    """How much lower the measure is than another model's on test rows, and a 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+class Selection(NamedTuple):
+    transfer: Transfer
+    estimate: task_model.Estimate
+    fitted: dict[str, Fitted]
+    best: str  # the method that validation prefers
+
+
+def select_sources(
+    transfer: Transfer,
+    measure: Measure,
+    plan: Plan,
+    seed: int = 0,
+    methods: Sequence[str] | None = None,
+    evaluate: task_model.Evaluate | None = None,
+    progress: Callable[[str], Report] | None = None,
+) -> Selection:
+    """Fit every method and keep all; without LightGBM, networks only."""
+    names = methods or (*NETWORKS, *(FORESTS if find_spec("lightgbm") else ()))
+    for rows in (transfer.validation, transfer.test):  # what is undefined is said before the work
+        measure(torch.zeros(1, len(rows.y), transfer.outputs, device=rows.y.device), rows)
+    session = Session(transfer, measure, plan, seed, {}, evaluate)
+    report = (progress or (lambda label: silent))("methods")
+    found = estimated(session)
+    fitted = {}
+    for i, name in enumerate(names):
+        fitted[name] = METHODS[name](session)[0]
+        report(i + 1, len(names), name)
+    return Selection(transfer, found, fitted, min(fitted, key=lambda name: fitted[name].value))
+
+
+def gain(measure: Measure, rows: Rows, ours: Tensor, theirs: Tensor) -> Gain:
+    """Of outputs [n, out]: their measure minus ours, by drawing rows again within groups."""
+    out = torch.stack([theirs.to(ours), ours])
+    first, second = measure(out, rows).tolist()
+    half = z_score(0.95) * standard_error(measure, out, rows)
+    return Gain(first - second, first - second - half, first - second + half)
+
+
+def report_on(
+    chosen: Selection, measure: Measure, metric: str, seed: int = 0, device: str = "cpu", preset: str = "select"
+) -> Outcome:
+    """Tables, the ranked chart and the verdict."""
+    transfer, test = chosen.transfer, chosen.transfer.test
+    said = {name: fit.outputs(test.x) for name, fit in chosen.fitted.items()}
+    rows: list[Row] = []
+    for name, out in said.items():
+        rows.append(make_row(name, {"rows": "test"}, metric, {seed: float(measure(out[None].to(test.y.device), test))}))
+        rows.append(make_row(name, {"rows": "validation"}, metric, {seed: chosen.fitted[name].value}))
+    target = transfer.names[-1]
+    command = " ".join(["warmstart", *sys.argv[1:]])
+    results = make_results(f"select {target}", preset, device, command, rows)
+    others = [name for name in (ALL, ALONE) if name in said and name != chosen.best]
+    gains = {name: gain(measure, test, said[chosen.best], said[name]) for name in others}
+    return Outcome(results, _sections(results, chosen, metric, gains), verdict(chosen, gains, metric))
+
+
+def _sections(results: Results, chosen: Selection, metric: str, gains: dict[str, Gain]) -> list[Section]:
+    found, names = chosen.estimate.surrogate, chosen.transfer.names[:-1]
+    members = chosen.fitted[chosen.best].members
+    order = found.theta.argsort().tolist()
+    lines = [
+        [
+            names[i],
+            f"{1000 * float(found.theta[i]):+.2f}",
+            f"{1000 * float(found.low[i]):+.2f} to {1000 * float(found.high[i]):+.2f}",
+            "yes" if members[i] else "no",
+        ]
+        for i in order
+    ]
+    columns = [Column(part, metric, {"rows": part}, 4, "lower") for part in ("validation", "test")]
+    baselines = [name for name in chosen.fitted if name in BASELINES]
+    caption = f"{metric}, lower is better; the model of the lowest validation value is kept: {chosen.best}"
+    scored = table(results, list(chosen.fitted), columns, baselines, caption=caption)
+    wins = [[f"over {name}", f"{g.mean:+.4f}", f"{g.low:+.4f} to {g.high:+.4f}"] for name, g in gains.items()]
+    svg = ranking(names, found.theta, found.low, found.high, members.tolist(), "effect on the loss (below zero: helps)")
+    quality, ceiling = chosen.estimate.quality, chosen.estimate.ceiling
+    prose = f"On subsets it has not seen the surrogate has a Spearman correlation of {quality.spearman:.2f}"
+    prose += f" (two trainings of the same subsets: {ceiling:.2f})." if ceiling == ceiling else "."
+    prose += f" {found.note[0].upper()}{found.note[1:]}." if found.note else ""
+    ranked = plain(["source", "effect x 1000", "95 % interval", "used"], lines, "Sources, the most helpful first")
+    return [
+        Section("Sources", prose, ranked, svg, "Filled: used by the model that is kept."),
+        Section("Methods", table=scored),
+        Section("Gain on test rows", table=plain(["gain", metric, "95 % interval"], wins)),
+    ]
+
+
+def verdict(chosen: Selection, gains: dict[str, Gain], metric: str) -> str:
+    """One sentence: what is kept, and whether choosing sources was worth it."""
+    used = int(chosen.fitted[chosen.best].members.sum())
+    of = chosen.transfer.sources
+    kept = f"{chosen.best} with {used} of {of} sources is kept"
+    sure = [name for name, found in gains.items() if found.low > 0]
+    if chosen.best in WITHOUT:
+        return f"No set of sources helps: {chosen.best} is kept."
+    if chosen.best not in (OURS, CHOSEN_TREES, RANDOM):
+        return f"Choosing among the sources is not worth it here: {kept}."
+    if ALL not in sure:
+        return f"{kept[0].upper()}{kept[1:]}, but on test rows it is not surely better than all sources in {metric}."
+    return f"{kept[0].upper()}{kept[1:]}; it lowers {metric} by {gains[ALL].mean:.4f} against all sources."
+
+
+def describe(chosen: Selection) -> dict[str, Any]:
+    """For JSON: the coefficients, the chosen sources and the method."""
+    found, names = chosen.estimate.surrogate, chosen.transfer.names[:-1]
+    members = chosen.fitted[chosen.best].members.tolist()
+    parts = zip(names, found.theta.tolist(), found.low.tolist(), found.high.tolist(), members, strict=True)
+    keys = ("source", "effect", "low", "high", "used")
+    return {"method": chosen.best, "sources": [dict(zip(keys, part, strict=True)) for part in parts]}

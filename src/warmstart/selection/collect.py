@@ -1,0 +1,83 @@
+"""f_t of subsets as jobs: kept in a store, here, in processes or on many machines.
+
+A job is one subset with one seed; a chunk of jobs is one stacked program. The store belongs to one
+configuration and one table, and what it holds is never trained again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from warmstart.core import InputError
+from warmstart.engine.jobs import run_jobs
+from warmstart.engine.loop import Report, silent
+from warmstart.selection.measures import named
+from warmstart.selection.task_model import Config, Evaluate, evaluator
+from warmstart.tasks.transfer import Transfer
+
+
+def in_jobs(
+    transfer: Transfer,
+    cfg: Config,
+    measure: str = "cross-entropy",
+    *,
+    store: Path | None = None,
+    engine: str = "here",
+    workers: int | None = None,
+    chunk: int = 50,
+    progress: Report = silent,
+) -> Evaluate:
+    """Where `task_model.estimate` gets f from. A subset that failed again and again is an error that names it."""
+    config = {"training": dataclasses.asdict(cfg.training), "measure": measure, "data": fingerprint(transfer)}
+    work = partial(train_subsets, transfer, cfg, measure)
+
+    def evaluate(members: Tensor, seed: int) -> Tensor:
+        subsets = [row.nonzero().flatten().tolist() for row in members]
+        jobs = {f"{','.join(map(str, subset))} seed {seed}": [subset, seed] for subset in subsets}
+        done = run_jobs(
+            work,
+            jobs,
+            store=store,
+            config=config,
+            engine=engine,
+            workers=workers,
+            chunk=chunk,
+            progress=progress,
+        )
+        if done.failed:
+            key, reason = next(iter(done.failed.items()))
+            raise InputError(f"{len(jobs)} trained subsets", f"{len(done.failed)} failed, {key}: {reason}", "run again")
+        return torch.tensor(list(done.values.values()))
+
+    return evaluate
+
+
+def train_subsets(transfer: Transfer, cfg: Config, measure: str, jobs: Sequence[Any]) -> list[float]:
+    """Jobs are pairs of a subset and a seed."""
+    find = evaluator(transfer, named(measure), cfg)
+    members = torch.zeros(len(jobs), transfer.sources)
+    for row, (subset, _) in enumerate(jobs):
+        members[row, subset] = 1.0
+    seeds = torch.tensor([seed for _, seed in jobs])
+    found = torch.zeros(len(jobs))
+    for seed in set(seeds.tolist()):
+        found[seeds == seed] = find(members[seeds == seed], seed).float()
+    return [float(value) for value in found]
+
+
+def fingerprint(transfer: Transfer) -> str:
+    """Of the rows: the same table, split and order."""
+    pool = transfer.pool
+    total = hashlib.blake2b(digest_size=16)
+    parts = [pool.offsets, pool.y, *pool.x.values(), transfer.validation.y, *transfer.validation.x.values()]
+    for part in parts:
+        total.update(part.cpu().numpy().tobytes())
+    return total.hexdigest()

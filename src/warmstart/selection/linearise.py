@@ -1,0 +1,123 @@
+"""Estimates of f_t(S) without training: the linearised model, conditioned on the rows of S by one small solve.
+
+    base model     phi_0, trained on all tasks;  logit(x) = f_0(x) + g(x) . w,   g(x) = P^T grad f_0(x),   P [params, d]
+    P              an orthonormal basis of the k + 1 gradients of the tasks' losses at phi_0, and random directions
+    of each task   H_t = mean p (1 - p) g g^T,   b_t = mean (y - p) g                          (added up once)
+    of a subset    w_S = (lambda I + sum_t s_t H_t)^-1 sum_t s_t b_t,   s = the subset's shares of rows
+
+A subset costs one d x d solve. g is never formed from a gradient: P^T grad f is d directional derivatives of a forward
+pass. All classes share w, which is the Gauss-Newton step of the whole network in the span of P. The error against real
+trainings is for the caller to report, with `compare`. Differs from the literature: see docs/methods/task_model.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad, jvp, vmap
+
+from warmstart.core import Batch, Model, Params, Tree, task_loss
+from warmstart.core.trees import pack, take, unpack
+from warmstart.engine.meta import chunks
+from warmstart.engine.noise import generator
+from warmstart.metrics.ranking import spearman
+from warmstart.selection.measures import Measure
+from warmstart.selection.training import LIKELIHOODS, network, shares, train_models
+from warmstart.selection.training import Config as Training
+from warmstart.tasks.transfer import Transfer
+
+
+@dataclass(frozen=True)
+class Config:
+    extra: int = 0  # random directions beside those of the tasks
+    rows: int = 1000  # drawn of each task
+    penalty: float = 0.1  # lambda, relative to the mean of H's diagonal over all tasks
+    chunk: int = 20  # directions at once
+
+
+class Linear(NamedTuple):
+    """What is kept of the rows."""
+
+    curvature: Tensor  # H_t [tasks, d, d]
+    slope: Tensor  # b_t [tasks, d]
+    base: Tensor  # f_0 of the validation rows [n, out]
+    features: Tensor  # g of the validation rows [n, out, d]
+
+
+class Comparison(NamedTuple):
+    """Estimates against real trainings of the same subsets."""
+
+    spearman: float
+    error: float  # relative: mean of |estimate - f| / |f|
+    n: int
+
+
+def linearise(transfer: Transfer, phi: Params, training: Training, cfg: Config = Config(), seed: int = 0) -> Linear:
+    """At the parameters `phi` of one model."""
+    pool, model, likelihood = transfer.pool, network(transfer, training, seed), LIKELIHOODS[transfer.kind]
+    device, tasks = pool.y.device, len(transfer.names)
+    place = torch.rand(tasks, cfg.rows, generator=generator(seed, 17)).to(device)
+    lengths = pool.lengths[:, None]
+    index = pool.offsets[:-1, None] + torch.minimum((place * lengths).long(), lengths - 1)
+    x, y = take((pool.x, pool.y), index)
+    x["head"] = torch.arange(tasks, device=device)[:, None].expand_as(index)
+    ones = torch.ones(cfg.rows, device=device)
+
+    def slope(x: Tree, y: Tensor) -> Tensor:
+        return pack(grad(task_loss(model, likelihood))(phi, Batch(x, y, ones, ones)))
+
+    towards = torch.stack([slope(*take((x, y), t)) for t in range(tasks)])
+    more = torch.randn(cfg.extra, towards.shape[1], generator=generator(seed, 19)).to(towards)
+    basis = torch.linalg.qr(torch.cat([towards, more]).T).Q.T
+    curvature, gradient = [], []
+    for t in range(tasks):
+        out, g = _features(model, phi, take(x, t), basis, cfg.chunk)
+        second = likelihood.curvature(out).double()
+        left = vmap(grad(lambda one, y: likelihood.loss(one, y)))(out, y[t]).double()
+        curvature.append(torch.einsum("nai,nab,nbj->ij", g, second, g) / cfg.rows)
+        gradient.append(-torch.einsum("nai,na->i", g, left) / cfg.rows)
+    home = torch.full_like(transfer.validation.group, transfer.sources)
+    base, features = _features(model, phi, {**transfer.validation.x, "head": home}, basis, cfg.chunk)
+    return Linear(torch.stack(curvature), torch.stack(gradient), base.double(), features)
+
+
+def estimate(transfer: Transfer, linear: Linear, share: Tensor, measure: Measure, cfg: Config = Config()) -> Tensor:
+    """f_t of mixtures [m, k + 1]: [m]."""
+    weight = (share / share.sum(1, keepdim=True)).double().to(linear.slope.device)
+    penalty = cfg.penalty * linear.curvature.diagonal(dim1=-2, dim2=-1).mean()
+    ridge = penalty * torch.eye(linear.slope.shape[-1]).to(linear.slope)
+    found = []
+    for part in chunks(len(weight), 100):
+        curvature = torch.einsum("mt,tij->mij", weight[part], linear.curvature)
+        w = torch.linalg.solve(curvature + ridge, weight[part] @ linear.slope)
+        out = linear.base + torch.einsum("nai,mi->mna", linear.features, w)
+        found.append(measure(out, transfer.validation))
+    return torch.cat(found)
+
+
+def base_model(transfer: Transfer, training: Training, seed: int = 0) -> Params:
+    """One model trained on all tasks."""
+    every = shares(transfer, torch.ones(1, transfer.sources, device=transfer.pool.y.device), training.balance)
+    phi: Params = take(train_models(transfer, every, training, seed), 0)
+    return phi
+
+
+def compare(estimates: Tensor, f: Tensor) -> Comparison:
+    """How close the estimates come, on subsets that were trained as well."""
+    apart = ((estimates - f).abs() / f.abs().clamp(min=1e-12)).mean()
+    return Comparison(spearman(estimates, f), float(apart), len(f))
+
+
+def _features(model: Model, phi: Params, x: Tree, basis: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
+    """Outputs [n, out] and their derivatives along the directions [n, out, d]."""
+
+    def along(direction: Tensor) -> Tensor:
+        derivative: Tensor = jvp(lambda params: model.apply(params, x), (phi,), (unpack(direction, phi),))[1]
+        return derivative
+
+    with torch.no_grad():
+        parts = [vmap(along)(part) for part in torch.split(basis, chunk)]
+        return model.apply(phi, x), torch.cat(parts).movedim(0, -1).double()

@@ -1,0 +1,248 @@
+"""Stacked training: hundreds of small models, each on its own mixture of tasks, as one program.
+
+    share[m, t]     how much model m draws from task t;  task = the place of u1 in the sums of share[m]
+    row             floor(u2 length[task]) of that task
+    model m         <- Adam on the average loss of its rows
+
+All models use the same uniform numbers u and the same start, so they differ by their tasks alone, and neither the chunk
+nor the device changes what is drawn. On a GPU the update is captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from warmstart.core import Batch, Columns, Likelihood, Model, Params, Tree, functional, task_loss
+from warmstart.core.trees import concat, expand, leaves, take, tree_map
+from warmstart.engine.capture import capture, own
+from warmstart.engine.loop import NO_WATCH, Report, Watch, run, silent
+from warmstart.engine.meta import chunks, in_turn
+from warmstart.engine.noise import generator
+from warmstart.engine.stage import TRACED, Stage
+from warmstart.maths.optim import Optimiser, adam, cosine
+from warmstart.models.likelihoods import binary, multiclass, squared
+from warmstart.models.mlp import seeded
+from warmstart.models.one_hot import OneHotNet
+from warmstart.tasks.transfer import Transfer
+
+LIKELIHOODS = {kind.name: kind for kind in (binary, multiclass, squared)}
+TOGETHER = 20  # updates in one CUDA graph
+
+
+@dataclass(frozen=True)
+class Config:
+    hidden: tuple[int, ...] = (32, 32)
+    own_heads: bool = False  # a last layer for each task, or one for all
+    steps: int = 500
+    batch: int = 256
+    lr: float = 0.01  # falls to zero along a cosine
+    weight_decay: float = 0.01
+    balance: float = 1.0  # a task is drawn in proportion to rows^balance: 1, every row alike; 0, every task alike
+    chunk: int | None = None  # models at once; None: 25 on a CPU, 500 on a GPU
+
+
+class Drawn(NamedTuple):
+    """A batch, and of each row the task and the group it came from."""
+
+    rows: Batch
+    task: Tensor
+    group: Tensor
+
+
+class Inner(NamedTuple):
+    phi: Params
+    opt: Any
+    extra: Tree = ()  # what a method carries from step to step
+
+
+class State(NamedTuple):
+    inner: Inner  # [m, ...]
+    done: Tensor  # steps
+
+
+class Info(NamedTuple):
+    loss: Tensor
+
+
+Step: TypeAlias = Callable[[Tensor, Inner, Drawn], tuple[Inner, Tensor]]  # rate, one model, its rows -> model, loss
+
+
+class Form(NamedTuple):
+    """What a network is, apart from its parameters."""
+
+    columns: Columns
+    hidden: tuple[int, ...]
+    outputs: int
+    heads: int
+    kind: str  # of target
+
+
+def form(transfer: Transfer, cfg: Config) -> Form:
+    heads = len(transfer.names) if cfg.own_heads else 1
+    return Form(transfer.columns, tuple(cfg.hidden), transfer.outputs, heads, transfer.kind)
+
+
+def network(transfer: Transfer, cfg: Config, seed: int) -> Model:
+    """The shared encoder with one head or one for each task, initialised by the seed."""
+    return _network(form(transfer, cfg), seed)
+
+
+def _network(shape: Form, seed: int) -> Model:
+    with seeded(seed):
+        return functional(OneHotNet(shape.columns, shape.hidden, shape.outputs, shape.heads))
+
+
+@lru_cache(maxsize=16)
+def _stacked(step: Callable[..., Step], shape: Form, decay: float, stage: Stage) -> Callable[..., Any]:
+    """A step for a stack of models; kept, since recording one takes as long as dozens of them."""
+    return stage.stack(step(_network(shape, 0), LIKELIHOODS[shape.kind], adam(weight_decay=decay)))
+
+
+def shares(transfer: Transfer, members: Tensor, balance: float = 1.0) -> Tensor:
+    """[m, k + 1] from sets of sources [m, k]; the target is in every set."""
+    whole = torch.cat([members, torch.ones_like(members[:, :1])], 1).to(torch.get_default_dtype())
+    lengths = transfer.pool.lengths.to(whole)
+    return whole * torch.where(lengths > 0, lengths**balance, torch.zeros_like(lengths))
+
+
+def draw(transfer: Transfer, share: Tensor, u: Tensor) -> Drawn:
+    """Rows for every model: u [2, b] -> [m, b]."""
+    pool = transfer.pool
+    sums = share.cumsum(1) / share.sum(1, keepdim=True)
+    task = torch.searchsorted(sums, u[0].expand(len(share), -1).contiguous(), right=True)
+    task = torch.minimum(task, _last(share))
+    lengths = pool.lengths[task]
+    row = torch.minimum((u[1] * lengths).long(), lengths - 1)
+    index = pool.offsets[task] + row
+    flat = index.reshape(-1)  # whole rows are copied at once, which indexing by a matrix does not do
+    x, y, w, group = tree_map(
+        lambda leaf: leaf.index_select(0, flat).reshape(*index.shape, *leaf.shape[1:]),
+        (pool.x, pool.y, pool.w, transfer.group),
+    )
+    ones = torch.ones_like(w)
+    return Drawn(Batch({**x, "head": task}, y, w, ones), task, group)
+
+
+def _last(share: Tensor) -> Tensor:
+    """The last task of each mixture: sums may end a rounding error below 1."""
+    return (share > 0).cumsum(1).argmax(1, keepdim=True)
+
+
+def plain_step(model: Model, likelihood: Likelihood, optimiser: Optimiser) -> Step:
+    """Adam on the average loss of the rows."""
+    loss = task_loss(model, likelihood)
+
+    def step(lr: Tensor, inner: Inner, drawn: Drawn) -> tuple[Inner, Tensor]:
+        grads, value = grad_and_value(loss)(inner.phi, drawn.rows)
+        phi, opt = optimiser.update(inner.phi, grads, inner.opt, lr)
+        return inner._replace(phi=phi, opt=opt), value
+
+    return step
+
+
+def train_models(
+    transfer: Transfer,
+    share: Tensor,
+    cfg: Config,
+    seed: int = 0,
+    *,
+    start: Params | None = None,
+    step: Callable[[Model, Likelihood, Optimiser], Step] = plain_step,
+    extra: Tree = (),
+    stage: Stage = TRACED,
+    progress: Report = silent,
+    look: Callable[[Params], None] | None = None,
+    every: int | None = None,
+) -> Params:
+    """The parameters [m, ...] of one model for each row of `share` [m, k + 1], never more than a chunk at once.
+
+    They start from `start` [m, ...], or all from the network of the seed. A method may bring a step of its own, and in
+    `extra` [m, ...] what its step carries: state, or a setting for each model. `look` sees the models of a chunk every
+    so many steps.
+    """
+    model, optimiser = network(transfer, cfg, seed), adam(weight_decay=cfg.weight_decay)
+    device = transfer.pool.y.device
+    first = {name: value.to(device) for name, value in model.params.items()}
+    begin = expand(first, len(share)) if start is None else start
+    uniform = torch.rand(cfg.steps, 2, cfg.batch, generator=generator(seed, 7)).to(device)
+    stacked = _stacked(step, form(transfer, cfg), cfg.weight_decay, stage)
+    parts, done = chunks(len(share), cfg.chunk or (500 if device.type == "cuda" else 25)), 0
+    found = []
+    for part in parts:
+
+        def tell(steps: int, of: int, words: str, before: int = done) -> None:
+            progress(before + steps, cfg.steps * len(parts), words)
+
+        look_at = NO_WATCH if look is None else _watch(look)
+        models = take((begin, extra), part)
+        found.append(
+            _train(stacked, transfer, models, share[part], uniform, cfg, optimiser, tell, look_at, every or cfg.steps)
+        )
+        done += cfg.steps
+    result: Params = concat(found)
+    return result
+
+
+def _train(
+    step: Callable[..., Any],
+    transfer: Transfer,
+    begin: tuple[Params, Tree],
+    share: Tensor,
+    uniform: Tensor,
+    cfg: Config,
+    optimiser: Optimiser,
+    progress: Report,
+    watch: Watch,
+    every: int,
+) -> Params:
+    phi, extra = begin
+    opt = vmap(optimiser.init)(phi)
+    state = State(own(Inner(phi, opt, extra)), torch.zeros((), device=share.device))
+
+    def update(state: State, u: Tensor) -> tuple[State, Info]:
+        lr = cfg.lr * cosine(state.done, cfg.steps)
+        inner, loss = step(lr, state.inner, draw(transfer, share, u))
+        return State(inner, state.done + 1), Info(loss.mean())
+
+    if not leaves(state)[0].is_cuda:
+        last, _ = run(update, state, lambda i: uniform[i], cfg.steps, every=every, progress=progress, watch=watch)
+        return last.inner.phi  # type: ignore[no-any-return]
+    whole = cfg.steps // TOGETHER
+    last = state
+    if whole:
+        captured = capture(in_turn(update, TOGETHER), state)
+        blocks = uniform[: whole * TOGETHER].reshape(whole, TOGETHER, 2, cfg.batch)
+        last, _ = run(
+            captured, state, lambda i: blocks[i], whole, every=max(1, every // TOGETHER), progress=progress, watch=watch
+        )
+    rest = uniform[whole * TOGETHER :]
+    last, _ = run(update, last, lambda i: rest[i], len(rest), every=max(1, len(rest)))
+    return last.inner.phi  # type: ignore[no-any-return]
+
+
+def _watch(look: Callable[[Params], None]) -> Watch:
+    def seen(memo: Tree, step: int, state: Any) -> tuple[Tree, bool, dict[str, float]]:
+        look(state.inner.phi)
+        return memo, False, {}
+
+    return Watch((), seen)
+
+
+def outputs(transfer: Transfer, cfg: Config, phi: Params, x: Tree, rows: int = 100_000) -> Tensor:
+    """What every model says of target rows: [m, n, out]. `rows` bounds how many are looked at together."""
+    model = network(transfer, cfg, 0)
+    count = len(leaves(phi)[0])
+    numbers = x["numeric"]
+    head = torch.full(numbers.shape[:-1], transfer.sources, dtype=torch.long, device=numbers.device)
+    asked = {**x, "head": head}
+    size = max(1, rows // max(1, len(head)))
+    with torch.no_grad():
+        said = [vmap(model.apply, in_dims=(0, None))(take(phi, part), asked) for part in chunks(count, size)]
+    return torch.cat(said)

@@ -1,0 +1,154 @@
+"""Does a set of sources help? Task modelling against averaging what each source does alone, and how many subsets.
+
+Figures 1 to 4 of the paper on census states, with Hawaii as target: whether the sign of f(S) - f(nothing) is right and
+how well f is ranked, for sets of one to four sources; error and rank correlation by the number of subsets; and how
+many of the ten best sources fewer subsets find too.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import comb
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from warmstart.core import InputError, check_names
+from warmstart.engine.device import choose_device
+from warmstart.engine.loop import Report, silent
+from warmstart.metrics.ranking import spearman
+from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report.page import Outcome, Section
+from warmstart.selection import surrogate, task_model, training
+from warmstart.selection.measures import cross_entropy
+from warmstart.selection.subsets import indicators, sample_subsets
+from warmstart.tasks.acs_income import ROLES, STATE, read_acs_income
+from warmstart.tasks.transfer import Transfer, read_transfer
+
+TARGET, LEFT_OUT, TOP = "HI", "CA", 10
+OURS, AVERAGE = "task_model", "average of single sources"
+METHODS = (OURS, AVERAGE)
+SIZES = (1, 2, 3, 4)
+SIGN, RANK, ERROR, OVERLAP = "sign right", "Spearman", "error relative to the variance of f", "of the ten best found"
+
+
+class Preset(NamedTuple):
+    subsets: int  # of every size, for the surrogate
+    held_out: int  # of every size, to judge it
+    counts: tuple[int, ...]  # of subsets of five, for the convergence; the last is all
+    cfg: task_model.Config
+    most: int | None = None
+
+
+SHORT = training.Config(hidden=(32,), steps=100, balance=0.0)
+PRESETS = {
+    "quick": Preset(30, 10, (25, 50, 75), task_model.Config(starts=1, held_out=20, training=SHORT), 2000),
+    "full": Preset(100, 50, (50, 100, 200, 400), task_model.Config()),
+}
+
+
+def run(
+    preset: str = "quick",
+    seeds: Sequence[int] = (0,),
+    only: Sequence[str] = (),
+    data: Path | None = None,
+    device: str = "auto",
+    progress: Callable[[str], Report] | None = None,
+    folder: Path | None = None,
+) -> Outcome:
+    check_names(only, METHODS)
+    if data is None:
+        raise InputError("a folder with ACSIncome", "none", "name it with --data DIR or in WARMSTART_DATA")
+    began, chosen, place = time.perf_counter(), PRESETS[preset], choose_device(device)
+    people = read_acs_income(data)
+    people = people[people[STATE] != LEFT_OUT].reset_index(drop=True)
+    found: dict[int, dict[tuple[str, str, int], float]] = {}
+    for seed in seeds:
+        report = (progress or (lambda label: silent))(f"seed {seed}")
+        transfer = read_transfer(people, ROLES, TARGET, seed=seed, most=chosen.most).to(place)
+        found[seed] = helps(transfer, chosen, seed) | convergence(transfer, chosen, seed)
+        report(1, 1, "")
+    names = list(only) or list(METHODS)
+    rows: list[Row] = []
+    for method, metric, number in next(iter(found.values())):
+        if method in names:
+            values = {seed: one[method, metric, number] for seed, one in found.items()}
+            key = "size" if metric in (SIGN, RANK) else "n"
+            peer = {(OVERLAP, 100): "paper 7", (OVERLAP, 200): "paper 9"}.get((metric, number), "")
+            rows.append(make_row(method, {"target": TARGET, key: number}, metric, values, peer=peer))
+    results = make_results("select_affinity", preset, str(place), " ".join(["warmstart", *sys.argv[1:]]), rows)
+    return Outcome(results, sections(results, names), verdict(rows, time.perf_counter() - began))
+
+
+def helps(transfer: Transfer, chosen: Preset, seed: int) -> dict[tuple[str, str, int], float]:
+    """For sets of each size: is it known whether they help, and in which order they do?"""
+    sources = transfer.sources
+    evaluate = task_model.evaluator(transfer, cross_entropy, chosen.cfg)
+
+    def mean(members: Tensor) -> Tensor:
+        starts = [evaluate(members, 1000 * seed + start) for start in range(chosen.cfg.starts)]
+        return torch.stack(starts).mean(0)
+
+    alone = mean(torch.eye(sources))
+    nothing = float(mean(torch.zeros(1, sources)))
+    shown, held = [], {}
+    for size in SIZES[1:]:
+        count = min(chosen.subsets + chosen.held_out, comb(sources, size))
+        drawn = indicators(sample_subsets(sources, size, count, seed), sources)
+        shown.append(drawn[: -chosen.held_out])
+        held[size] = drawn[-chosen.held_out :]
+    known, values = torch.cat([torch.eye(sources), *shown]), torch.cat([alone, *(mean(part) for part in shown)])
+    model = surrogate.fit(known, values, replace(chosen.cfg.surrogate, draws=2), seed)
+    found: dict[tuple[str, str, int], float] = {}
+    for size in SIZES:
+        members = torch.eye(sources) if size == 1 else held[size]
+        f = alone if size == 1 else mean(members)
+        if size == 1:  # judged by trainings from another start than those it was fitted on
+            f = evaluate(members, 1000 * seed + chosen.cfg.starts)
+        for name, said in ((OURS, model.predict(members.double())), (AVERAGE, members @ alone / size)):
+            right = ((said < nothing) == (f < nothing)).double().mean()
+            found[name, SIGN, size], found[name, RANK, size] = float(right), spearman(said, f)
+    return found
+
+
+def convergence(transfer: Transfer, chosen: Preset, seed: int) -> dict[tuple[str, str, int], float]:
+    """Quality on held-out subsets of five, and the ten best sources, by the number of subsets."""
+    estimate = task_model.estimate(transfer, replace(chosen.cfg, subsets=chosen.counts[-1]), cross_entropy, seed)
+    members, f, last = estimate.indicators, estimate.f, chosen.counts[-1]
+    best = set(estimate.surrogate.theta.argsort()[:TOP].tolist())
+    found: dict[tuple[str, str, int], float] = {}
+    for count in chosen.counts:
+        model = surrogate.fit(members[:count], f[:count], replace(chosen.cfg.surrogate, draws=2), seed)
+        quality = surrogate.judge(model, members[last:], f[last:])
+        found[OURS, f"{RANK}, five sources", count] = quality.spearman
+        found[OURS, ERROR, count] = quality.error / quality.variance
+        found[OURS, OVERLAP, count] = float(len(best & set(model.theta.argsort()[:TOP].tolist())))
+    return found
+
+
+def sections(results: Results, names: Sequence[str]) -> list[Section]:
+    found = []
+    for metric in (SIGN, RANK):
+        columns = [Column(f"|S| = {size}", metric, {"size": size}, 2, "higher") for size in SIZES]
+        found.append(Section(metric, table=table(results, names, columns, [AVERAGE])))
+    counts = dict.fromkeys(row.setting["n"] for row in results.rows if "n" in row.setting)
+    for metric in (f"{RANK}, five sources", ERROR, OVERLAP):
+        if OURS in names:
+            columns = [Column(f"n = {count}", metric, {"n": count}, 2) for count in counts]
+            found.append(Section(metric, table=table(results, [OURS], columns)))
+    return found
+
+
+def verdict(rows: Sequence[Row], seconds: float) -> str:
+    parts = []
+    for metric in (SIGN, RANK):
+        for name in METHODS:
+            values = [row.mean for row in rows if row.method == name and row.metric == metric]
+            if values:
+                parts.append(f"{metric} {sum(values) / len(values):.2f} by {name}")
+    return f"Mean over sets of one to four sources: {', '.join(parts)} ({seconds:.0f} s)."

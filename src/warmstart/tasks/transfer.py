@@ -1,0 +1,183 @@
+"""One target task and the sources that may help it, or hurt.
+
+Sources and the target's training rows lie in one pool, the target last, so that a set of sources is a choice of tasks.
+What is learned of the columns is learned from these rows; validation and test rows of the target are only looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from warmstart.core import Columns, InputError, Tree
+from warmstart.core.trees import take, to_device
+from warmstart.tasks.cells import texts
+from warmstart.tasks.pool import Pool, make_pool
+from warmstart.tasks.roles import Roles, require
+from warmstart.tasks.schema import Schema
+from warmstart.tasks.side_tables import keys
+from warmstart.tasks.table import Source, read_table
+from warmstart.tasks.target import Target
+
+PARTS = (0.6, 0.2, 0.2)  # of the target's rows: to train on, choose by and judge on
+
+
+class Rows(NamedTuple):
+    """Labelled rows, and the group of each."""
+
+    x: Tree  # [n, ...]
+    y: Tensor  # [n]
+    group: Tensor  # [n] integers; zeros when there are no groups
+
+
+class Transfer(NamedTuple):
+    """k sources and a target: tasks 0 to k - 1, and k."""
+
+    pool: Pool
+    group: Tensor  # [N] the group of every row of the pool
+    validation: Rows
+    test: Rows
+    names: tuple[str, ...]  # [k + 1], the target last
+    groups: tuple[str, ...]
+    columns: Columns
+    kind: str  # of target, as the likelihoods are named
+    outputs: int  # of a network: 1, or the number of classes
+
+    @property
+    def sources(self) -> int:
+        return len(self.names) - 1
+
+    def to(self, device: torch.device | str) -> Transfer:
+        moved = to_device((tuple(self.pool), self.group, self.validation, self.test), device)
+        return self._replace(pool=Pool(*moved[0]), group=moved[1], validation=moved[2], test=moved[3])
+
+
+def read_transfer(
+    rows: Source,
+    roles: Roles,
+    target_task: str,
+    *,
+    sources: Sequence[str] | None = None,
+    parts: Sequence[float] = PARTS,
+    seed: int = 0,
+    most: int | None = None,
+) -> Transfer:
+    """From a table with a task column. `roles.group` names a column of the rows, which stays a feature; `sources` are
+    all other tasks unless named; `most` bounds the rows of a source, drawn at random."""
+    frame = read_table(rows, "rows")
+    require([roles.task, roles.target, roles.group], frame.columns, "rows")
+    codes, found = keys(frame[roles.task], "rows")
+    if target_task not in found:
+        known = ", ".join(found[:10]) + (" ..." if len(found) > 10 else "")
+        raise InputError(f"a task '{target_task}' in column '{roles.task}'", known, "name one of these")
+    if sources is not None and target_task in sources:
+        raise InputError("sources other than the target", f"'{target_task}' among them", "leave it out of the sources")
+    names = [name for name in found if name != target_task] if sources is None else list(sources)
+    absent = [name for name in names if name not in found]
+    if absent or not names:
+        raise InputError("rows of every source", f"none of '{absent[0]}'" if absent else "no source", "leave it out")
+    draw = np.random.default_rng(seed)
+    own = np.flatnonzero(codes == found.index(target_task))
+    train, validation, test = split_rows(own, parts, draw)
+    picks = [draw.permutation(np.flatnonzero(codes == found.index(name)))[:most] for name in names]
+    place = np.concatenate([*picks, train])
+    same_labels(frame, roles, place[: -len(train)], train)
+    learned = frame.iloc[place].reset_index(drop=True)
+    schema = Schema.fit(learned, roles)
+    group, groups = row_groups(frame, roles.group)
+
+    def part(index: np.ndarray) -> Rows:
+        chosen = frame.iloc[index].reset_index(drop=True)
+        y = schema.target.encode(chosen[roles.target])
+        return Rows(schema.transform_rows(chosen), y, group[torch.from_numpy(index)])
+
+    every = part(place)
+    pool = make_pool(every.x, every.y, torch.tensor([*map(len, picks), len(train)]), w=schema.weights(learned))
+    outputs = len(schema.target.classes) if schema.target.kind == "multiclass" else 1
+    return Transfer(
+        pool,
+        every.group,
+        part(validation),
+        part(test),
+        (*names, target_task),
+        groups,
+        schema.columns,
+        schema.target.kind,
+        outputs,
+    )
+
+
+def make_transfer(
+    sources: Sequence[Rows], train: Rows, validation: Rows, test: Rows, kind: str = "binary", classes: int = 2
+) -> Transfer:
+    """From rows whose x are numbers [n, d]; sources are called 0, 1 and so on."""
+    for place, rows in enumerate([*sources, train, validation, test]):
+        if not len(rows.y):
+            what = f"source {place}" if place < len(sources) else "a part of the target"
+            raise InputError("rows in every source and part", f"none in {what}", "leave it out, or pass its rows")
+    every = [*sources, train]
+
+    def told(x: Tensor) -> Tree:
+        empty = torch.zeros(len(x), 0, dtype=torch.long, device=x.device)
+        return {"numeric": x, "categorical": empty, "bag": empty.unsqueeze(-1)}
+
+    lengths = torch.tensor([len(rows.y) for rows in every], device=train.y.device)
+    pool = make_pool(told(torch.cat([rows.x for rows in every])), torch.cat([rows.y for rows in every]), lengths)
+    group = torch.cat([rows.group for rows in every])
+    names = (*(str(i) for i in range(len(sources))), "target")
+    count = 1 + max(int(part.max()) for part in (group, validation.group, test.group))
+    return Transfer(
+        pool,
+        group,
+        validation._replace(x=told(validation.x)),
+        test._replace(x=told(test.x)),
+        names,
+        tuple(str(g) for g in range(count)),
+        Columns(train.x.shape[-1]),
+        kind,
+        classes if kind == "multiclass" else 1,
+    )
+
+
+def split_rows(rows: np.ndarray, parts: Sequence[float], draw: np.random.Generator) -> list[np.ndarray]:
+    """The rows in random order, cut into three parts."""
+    if len(parts) != 3 or min(parts) <= 0 or abs(sum(parts) - 1) > 1e-6:
+        raise InputError("three positive parts that sum to 1", str(tuple(parts)), "pass training, validation, test")
+    shuffled = draw.permutation(rows)
+    first, second = int(parts[0] * len(rows)), int((parts[0] + parts[1]) * len(rows))
+    cut = [shuffled[:first], shuffled[first:second], shuffled[second:]]
+    if not all(map(len, cut)):
+        raise InputError("rows of the target in every part", f"{len(rows)} in all", "pass more rows of the target")
+    return cut
+
+
+def same_labels(frame: pd.DataFrame, roles: Roles, sources: np.ndarray, target: np.ndarray) -> None:
+    """Refuse sources with labels that the target does not know: they would be another question."""
+    kind = Target.fit(frame[roles.target].iloc[np.concatenate([sources, target])])
+    if kind.kind == "squared":
+        return
+    known, other = (set(texts(frame[roles.target].iloc[index], "rows")[1]) for index in (target, sources))
+    if other - known:
+        expected = f"labels of the target ({', '.join(sorted(known)[:10])}) in every source"
+        raise InputError(expected, f"'{sorted(other - known)[0]}'", "give all tasks the same labels")
+
+
+def row_groups(frame: pd.DataFrame, column: str | None) -> tuple[Tensor, tuple[str, ...]]:
+    """The group of every row, by name in alphabetical order; one group where there is no column."""
+    if column is None:
+        return torch.zeros(len(frame), dtype=torch.long), ("all",)
+    codes, names = texts(frame[column], "rows")
+    labels = np.array([*names, "unknown"], dtype=object)[codes]
+    ordered, index = np.unique(labels, return_inverse=True)
+    return torch.from_numpy(index), tuple(ordered.tolist())
+
+
+def task_rows(transfer: Transfer, task: int) -> Rows:
+    """The training rows of one task."""
+    span = slice(int(transfer.pool.offsets[task]), int(transfer.pool.offsets[task + 1]))
+    return Rows(take(transfer.pool.x, span), transfer.pool.y[span], transfer.group[span])

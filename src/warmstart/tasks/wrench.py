@@ -1,0 +1,88 @@
+"""WRENCH: texts with the votes of labelling functions, in the benchmark's own layout.
+
+`datasets/<name>/{train,valid,test,label}.json`, in a zip or a folder: every entry has its true label, one weak label
+for each labelling function (-1 abstains) and the text. Zhang et al., 2021.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import NamedTuple
+from zipfile import BadZipFile, ZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from warmstart.core import InputError
+
+ARCHIVE = "wrench_datasets.zip"
+ABSENT = ("cdr", "chemprot")  # of the paper's sets: cdr is not there, chemprot has no training part
+
+
+class Votes(NamedTuple):
+    """One part of a set."""
+
+    texts: tuple[str, ...]
+    label: NDArray[np.int64]  # [n]
+    votes: NDArray[np.int64]  # [n, functions], -1 abstains
+
+
+class Wrench(NamedTuple):
+    classes: tuple[str, ...]
+    train: Votes
+    validation: Votes
+    test: Votes
+
+
+def read_wrench(path: str | Path, name: str) -> Wrench:
+    """One set from a folder that holds the archive, or `datasets/<name>`, or `<name>`."""
+    parts = {part: _content(Path(path), name, f"{part}.json") for part in ("label", "train", "valid", "test")}
+    classes = tuple(str(parts["label"][key]) for key in sorted(parts["label"], key=int))
+    read = [_votes(parts[part], f"{part}.json of {name}", len(classes)) for part in ("train", "valid", "test")]
+    if len({part.votes.shape[1] for part in read}) > 1:
+        raise InputError(
+            f"as many labelling functions in all parts of {name}", "different numbers", "download it again"
+        )
+    return Wrench(classes, *read)
+
+
+def _content(root: Path, name: str, file: str) -> dict[str, object]:
+    places = [root / "datasets" / name / file, root / name / file]
+    found = next((place for place in places if place.is_file()), None)
+    try:
+        if found is not None:
+            text = found.read_text("utf-8")
+        else:
+            with ZipFile(root / ARCHIVE) as archive:
+                text = archive.read(f"datasets/{name}/{file}").decode("utf-8")
+    except (OSError, BadZipFile) as error:
+        remedy = "pass the folder of the benchmark with --data or WARMSTART_DATA"
+        raise InputError(f"{ARCHIVE} or datasets/{name} in {root}", type(error).__name__, remedy) from None
+    except KeyError:
+        remedy = f"use another set; {' and '.join(ABSENT)} may be incomplete"
+        raise InputError(f"{file} of {name} in {root / ARCHIVE}", "none", remedy) from None
+    try:
+        content = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"JSON in {file} of {name}", str(error)[:100], "download it again") from None
+    if not isinstance(content, dict) or not content:
+        raise InputError(f"entries in {file} of {name}", "none", "download it again")
+    return content
+
+
+def _votes(content: dict[str, object], where: str, classes: int) -> Votes:
+    texts, labels, votes = [], [], []
+    for key, entry in content.items():
+        try:
+            texts.append(str(entry["data"]["text"]))  # type: ignore[index]
+            labels.append(int(entry["label"]))  # type: ignore[index]
+            votes.append([int(vote) for vote in entry["weak_labels"]])  # type: ignore[index]
+        except (KeyError, TypeError, ValueError):
+            raise InputError(f"a text, label and weak_labels in entry {key} of {where}", "none", "correct it") from None
+        if not (all(-1 <= vote < classes for vote in votes[-1]) and 0 <= labels[-1] < classes):
+            raise InputError(f"labels from 0 to {classes - 1} in entry {key} of {where}", "another", "correct it")
+        if len(votes[-1]) != len(votes[0]):
+            expected = f"{len(votes[0])} weak labels in entry {key} of {where}"
+            raise InputError(expected, f"{len(votes[-1])}", "correct it")
+    return Votes(tuple(texts), np.array(labels), np.array(votes).reshape(len(votes), -1))

@@ -1,0 +1,74 @@
+"""warmstart select on a small table with two sources that lie, and what it refuses."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from warmstart.cli import run
+
+STATES = ["HI", "A", "B", "C", "D", "E", "F"]
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    draw = np.random.default_rng(0)
+    rows = 250
+    frame = pd.DataFrame({"state": np.repeat(STATES, rows), "age": draw.normal(size=rows * 7)})
+    frame["job"] = draw.choice(list("vwxyz"), len(frame))
+    frame["race"] = draw.choice(["white", "black"], len(frame), p=[0.6, 0.4])
+    score = frame["age"] + frame["job"].map({"v": -2.0, "w": -1.0, "x": 0.0, "y": 1.0, "z": 2.0})
+    rich = score + 0.5 * draw.normal(size=len(frame)) > 0.2
+    frame["income"] = np.where(frame["state"].isin(["E", "F"]), ~rich, rich)
+    path = tmp_path_factory.mktemp("select") / "people.csv"
+    frame.to_csv(path, index=False)
+    return path
+
+
+def arguments(table, *more, state="HI"):
+    short = ["--size", "2", "--subsets", "12", "--steps", "80", "--trials", "2", "--smallest", "10", "--device", "cpu"]
+    short += ["--final-steps", "60"]
+    return ["select", str(table), "--task", "state", "--target", "income", "--target-task", state, *short, *more]
+
+
+def test_liars_are_found_and_the_page_is_written(table, tmp_path, capsys):
+    store = ["--store", str(tmp_path / "store")]
+    more = ["--metric", "worst-group", "--group", "race", "-o", str(tmp_path / "out"), "--json"]
+    assert run(arguments(table, *store, *more)) == 0
+    document = json.loads(capsys.readouterr().out)
+    found = {one["source"]: one for one in document["selection"]["sources"]}
+    assert max(found[name]["effect"] for name in "ABCD") < 0 < min(found[name]["effect"] for name in "EF")
+    assert all(one["low"] <= one["effect"] <= one["high"] for one in found.values())
+    assert document["selection"]["method"] in {row["method"] for row in document["rows"]}
+    page = (tmp_path / "out" / "report.html").read_text()
+    assert "Ranked coefficients of 6 sources" in page and document["verdict"] in page
+    assert list((tmp_path / "store").glob("done-*.json"))
+    # another table in the same store
+    assert run(arguments(table, *store, state="A")) == 2
+    assert "a job store of this configuration" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--metric", "auc"], "a measure among"),
+        (["--size", "7"], "a subset size from 1 to the 6 sources"),
+        (["--sources", "A,HI"], "sources other than the target"),
+        (["--sources", "A,Z"], "rows of every source"),
+        (["--group", "colour"], "column 'colour'"),
+        (["--metric", "worst-group", "--group", "race", "--smallest", "500"], "a group of at least 500 rows"),
+        (["--metric", "equal-opportunity", "--group", "race", "--between", "white"], "two groups"),
+        (["--metric", "equal-opportunity", "--group", "race", "--between", "white,green"], "groups among black, white"),
+        (["--engine", "threads"], "an engine among"),
+    ],
+)
+def test_bad_input_is_one_sentence_and_exit_code_2(table, capsys, more, words):
+    assert run(arguments(table, *more)) == 2
+    error = capsys.readouterr().err
+    assert words in error and error.count("\n") == 1
+
+
+def test_a_target_that_is_not_there_is_refused(table, capsys):
+    assert run(arguments(table, state="TX")) == 2
+    assert "a task 'TX' in column 'state'" in capsys.readouterr().err

@@ -1,0 +1,79 @@
+"""Linearised estimates: exact for a model that is linear, close to real trainings for one that is not."""
+
+from dataclasses import replace
+
+import torch
+from torch.func import jacrev
+
+from warmstart.core import functional
+from warmstart.core.trees import pack
+from warmstart.models.mlp import seeded
+from warmstart.models.one_hot import OneHotNet
+from warmstart.selection import linearise
+from warmstart.selection.measures import cross_entropy
+from warmstart.selection.subsets import indicators, sample_subsets
+from warmstart.selection.training import LIKELIHOODS, Config, network, outputs, shares, train_models
+
+CFG = Config(hidden=(8,), steps=150, batch=64, balance=0.0)
+
+
+def test_features_are_projections_of_gradients(make_planted):
+    transfer = make_planted(classes=3)
+    with seeded(0):
+        model = functional(OneHotNet(transfer.columns, (4,), 3))
+    x = {name: value[:6] for name, value in transfer.validation.x.items()}
+    basis = torch.linalg.qr(torch.randn(sum(p.numel() for p in model.params.values()), 5)).Q.T
+    out, features = linearise._features(model, model.params, x, basis, 2)
+    jacobian = jacrev(lambda phi: model.apply(phi, x))(model.params)
+    for row in range(6):
+        for output in range(3):
+            gradient = pack({name: part[row, output] for name, part in jacobian.items()})
+            torch.testing.assert_close(features[row, output], (basis @ gradient).double(), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(out, model.apply(model.params, x))
+
+
+def test_a_step_is_the_newton_step_in_the_span(make_planted):
+    """Against the minimum of the same quadratic, found from autograd's Hessian of the linearised loss."""
+    transfer = make_planted()
+    phi = linearise.base_model(transfer, CFG)
+    cfg = linearise.Config(rows=50, penalty=0.2, extra=2)
+    line = linearise.linearise(transfer, phi, CFG, cfg)
+    share = shares(transfer, torch.tensor([[1.0, 0, 0, 1, 0, 0]]), 0.0)
+    weight = (share / share.sum()).double()[0]
+    curvature = torch.einsum("t,tij->ij", weight, line.curvature)
+    ridge = 0.2 * line.curvature.diagonal(dim1=1, dim2=2).mean() * torch.eye(9).double()
+    w = torch.linalg.solve(curvature + ridge, weight @ line.slope)
+    said = line.base + line.features @ w
+    expected = cross_entropy(said[None], transfer.validation)
+    torch.testing.assert_close(linearise.estimate(transfer, line, share, cross_entropy, cfg), expected)
+    assert (torch.linalg.eigvalsh(line.curvature) > -1e-10).all()
+
+
+def test_slopes_are_those_of_the_losses(make_planted):
+    """b_t = -P^T grad L_t: the component of a task's own gradient in its own direction is the gradient's length."""
+    transfer = make_planted()
+    phi = linearise.base_model(transfer, CFG)
+    line = linearise.linearise(transfer, phi, CFG, linearise.Config(rows=80))
+    model, likelihood = network(transfer, CFG, 0), LIKELIHOODS["binary"]
+    draw = torch.rand(7, 80, generator=linearise.generator(0, 17))
+    index = (transfer.pool.offsets[:-1, None] + (draw * transfer.pool.lengths[:, None]).long())[2]
+    x = {name: value[index] for name, value in transfer.pool.x.items()}
+
+    def loss(phi):
+        return likelihood.loss(model.apply(phi, x), transfer.pool.y[index]).mean()
+
+    torch.testing.assert_close(
+        line.slope[2].norm(), pack(torch.func.grad(loss)(phi)).norm().double(), rtol=1e-3, atol=1e-6
+    )
+
+
+def test_estimates_rank_subsets_as_trainings_do(make_planted):
+    transfer = make_planted(helpful=6, harmful=4)
+    members = indicators(sample_subsets(10, 3, 40), 10)
+    share = shares(transfer, members, 0.0)
+    phi = train_models(transfer, share, CFG)
+    real = cross_entropy(outputs(transfer, CFG, phi, transfer.validation.x), transfer.validation)
+    base = linearise.base_model(transfer, replace(CFG, steps=300))
+    line = linearise.linearise(transfer, base, CFG, linearise.Config(rows=200))
+    found = linearise.compare(linearise.estimate(transfer, line, share, cross_entropy).float(), real)
+    assert found.spearman > 0.85 and found.n == 40

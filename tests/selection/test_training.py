@@ -1,0 +1,125 @@
+"""Stacked training is separate training: against a plain loop with torch's own modules and optimiser."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from warmstart.core import Columns
+from warmstart.core.trees import take
+from warmstart.engine.noise import generator
+from warmstart.engine.stage import PLAIN
+from warmstart.models.mlp import seeded
+from warmstart.models.one_hot import OneHotNet
+from warmstart.selection.training import Config, draw, outputs, shares, train_models
+
+CFG = Config(hidden=(8,), steps=30, batch=16, lr=0.02, weight_decay=0.1, balance=0.5, chunk=2)
+
+
+def by_hand(transfer, share, cfg, seed):
+    """One model, the way a user of torch would write it, drawing rows by hand."""
+    with seeded(seed):
+        module = OneHotNet(transfer.columns, cfg.hidden, transfer.outputs, len(transfer.names) if cfg.own_heads else 1)
+    optimiser = torch.optim.AdamW(module.parameters(), lr=cfg.lr, weight_decay=cfg.weight_decay)
+    uniform = torch.rand(cfg.steps, 2, cfg.batch, generator=generator(seed, 7))
+    edges = share.cumsum(0) / share.sum()
+    for done in range(cfg.steps):
+        optimiser.param_groups[0]["lr"] = cfg.lr * 0.5 * (1 + math.cos(math.pi * done / cfg.steps))
+        task = [int((edges <= u).sum()) for u in uniform[done, 0]]
+        length = [int(transfer.pool.lengths[t]) for t in task]
+        rows = [
+            int(transfer.pool.offsets[t]) + int(u * n) for t, n, u in zip(task, length, uniform[done, 1], strict=True)
+        ]
+        x = {**take(transfer.pool.x, rows), "head": torch.tensor(task)}
+        y, out = transfer.pool.y[rows], module(x)
+        if transfer.outputs == 1:
+            loss = functional.binary_cross_entropy_with_logits(out.squeeze(-1), y)
+        else:
+            loss = functional.cross_entropy(out, y)
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    return module
+
+
+@pytest.mark.parametrize(("own_heads", "classes"), [(False, 2), (True, 2), (True, 3)])
+def test_stacked_training_equals_separate_training(make_planted, own_heads, classes):
+    transfer = make_planted(classes=classes)
+    cfg = replace(CFG, own_heads=own_heads)
+    members = torch.tensor([[1.0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 1, 1]])
+    share = shares(transfer, members, cfg.balance)
+    phi = train_models(transfer, share, cfg, seed=4)
+    said = outputs(transfer, cfg, phi, transfer.validation.x)
+    for i in range(len(members)):
+        module = by_hand(transfer, share[i], cfg, 4)
+        for name, value in module.named_parameters():
+            if value.grad is None:  # torch decays only what has a gradient; there are no codes to look up here
+                continue
+            torch.testing.assert_close(phi[name][i], value.detach(), atol=1e-5, rtol=1e-5)
+        home = torch.full((len(transfer.validation.y),), transfer.sources)
+        torch.testing.assert_close(
+            said[i], module({**transfer.validation.x, "head": home}).detach(), atol=1e-5, rtol=1e-5
+        )
+
+
+def test_neither_chunks_nor_the_stage_change_what_is_trained(make_planted):
+    transfer = make_planted()
+    share = shares(transfer, torch.eye(6), CFG.balance)
+    whole = train_models(transfer, share, replace(CFG, chunk=6), seed=1, stage=PLAIN)
+    parts = train_models(transfer, share, replace(CFG, chunk=4), seed=1)
+    for name in whole:
+        torch.testing.assert_close(whole[name], parts[name], atol=1e-6, rtol=1e-5)
+
+
+def test_rows_come_from_chosen_tasks_in_proportion(make_planted):
+    transfer = make_planted()
+    share = shares(transfer, torch.tensor([[1.0, 0, 0, 1, 0, 0]]), balance=1.0)
+    u = torch.rand(2, 40_000, generator=generator(0, 1))
+    drawn = draw(transfer, share, u)
+    counts = torch.bincount(drawn.task[0], minlength=7).float()
+    wanted = torch.tensor([300.0, 0, 0, 330, 0, 0, 40])
+    assert (counts[wanted == 0] == 0).all()
+    torch.testing.assert_close(counts / counts.sum(), wanted / wanted.sum(), atol=0.01, rtol=0)
+    assert torch.equal(drawn.rows.x["head"], drawn.task)
+    first, last = transfer.pool.offsets[drawn.task], transfer.pool.offsets[drawn.task + 1]
+    index = (transfer.pool.x["numeric"][:, 0] == drawn.rows.x["numeric"][0, :50, :1]).float().argmax(1)
+    assert ((index >= first[0, :50]) & (index < last[0, :50])).all()
+
+
+def test_the_largest_uniform_still_finds_a_chosen_task(make_planted):
+    transfer = make_planted()
+    share = shares(transfer, torch.tensor([[1.0, 0, 0, 0, 0, 0]]))
+    share[:, -1] = 0.0
+    one = torch.tensor([[1 - 2**-24], [1 - 2**-24]])
+    drawn = draw(transfer, share / 3, one)
+    assert drawn.task.tolist() == [[0]] and drawn.rows.y[0, 0] == transfer.pool.y[299]
+
+
+def test_models_may_start_elsewhere(make_planted):
+    transfer = make_planted()
+    share = shares(transfer, torch.ones(2, 6))
+    once = train_models(transfer, share, CFG, seed=1)
+    still = train_models(transfer, share, replace(CFG, steps=1, lr=0.0), seed=2, start=once)
+    assert all(torch.equal(once[name], still[name]) for name in once)
+
+
+def test_the_table_is_one_hot_and_a_dense_layer():
+    columns = Columns(2, (4, 3), (5,))
+    net = OneHotNet(columns, (6, 4), 2)
+    x = {
+        "numeric": torch.randn(7, 2),
+        "categorical": torch.stack([torch.randint(4, (7,)), torch.randint(3, (7,))], 1),
+        "bag": torch.randint(5, (7, 1, 3)),
+    }
+    one_hot = torch.zeros(7, 12)
+    for row in range(7):
+        one_hot[row, x["categorical"][row, 0]] += 1
+        one_hot[row, 4 + x["categorical"][row, 1]] += 1
+        for member in x["bag"][row, 0]:
+            one_hot[row, 7 + member] += float(member > 0)
+    first = one_hot @ net.table.weight + net.numbers(x["numeric"])
+    dense = nn.Sequential(nn.ReLU(), net.body, net.head)
+    torch.testing.assert_close(net(x), dense(first))
