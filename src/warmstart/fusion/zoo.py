@@ -31,7 +31,7 @@ class Zoo(NamedTuple):
     """Models in one stack, with their descriptors as numbers."""
 
     names: tuple[str, ...]
-    params: Params  # [n, ...]
+    params: Params  # [n, ...] by name, in alphabetical order
     descriptor: Tensor  # [n, p] numbers standardised, categories one-hot
     columns: Features  # how a descriptor becomes such numbers
 
@@ -112,7 +112,7 @@ def make_zoo(names: tuple[str, ...], params: Params, descriptors: Source, task: 
         a, b = [names[i] for i in (group == int(count.argmax())).nonzero()[:2].flatten().tolist()]
         got = f"the same for {a!r} and {b!r}"
         raise InputError("a descriptor of its own for each model", got, "describe what differs, or keep one of them")
-    return Zoo(names, params, descriptor, columns)
+    return Zoo(names, dict(sorted(params.items())), descriptor, columns)
 
 
 def read_zoo(folder: str | Path, descriptors: Source, task: str | None = None) -> Zoo:

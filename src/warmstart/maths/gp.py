@@ -205,8 +205,13 @@ def learn(
 def fit(x: Tensor, y: Tensor, block: int = BLOCK, inducing: int = INDUCING, iterations: int = 40) -> Belief:
     """Exact up to `block` rows, else PIC in blocks of at most that many; the kernel is learned on `block` rows."""
     x, y = x.double(), y.double()
+    some = slice(None) if len(x) <= block else spread_out(x, block)
+    return given(learn(x[some], y[some], iterations=iterations)[0], x, y, block, inducing)
+
+
+def given(hyper: Hyper, x: Tensor, y: Tensor, block: int = BLOCK, inducing: int = INDUCING) -> Belief:
+    """The same with a kernel that is known."""
     if len(x) <= block:
-        return condition(learn(x, y, iterations=iterations)[0], x, y)
-    some = spread_out(x, block)
-    hyper, _ = learn(x[some], y[some], iterations=iterations)
-    return condition(hyper, x, y, make_blocks(x / hyper.length, block), x[spread_out(x / hyper.length, inducing)])
+        return condition(hyper, x, y)
+    scaled = x / hyper.length
+    return condition(hyper, x, y, make_blocks(scaled, block), x[spread_out(scaled, inducing)])
