@@ -119,14 +119,14 @@ class ModelFusion:
         self.errors_: dict[str, Tensor] = {}
         self.notes_: list[str] = []
         held: dict[str, Params] = {}
-        states: dict[str, Any] = {}
+        self.states_: dict[str, Any] = {}
         wanted = list(self.ways) if self.method == "auto" else [self.method]
         for name in dict.fromkeys([*wanted, "function_gp"]):
             progress(name)
             try:
                 rival = self._rival(name)
-                states[name] = rival.fit(self.pool_)
-                held[name] = rival.held_out(states[name])
+                self.states_[name] = rival.fit(self.pool_)
+                held[name] = rival.held_out(self.states_[name])
             except InputError as error:
                 if self.method != "auto":
                     raise
@@ -134,7 +134,7 @@ class ModelFusion:
                 continue
             self.errors_[name] = relative_error(run_models(self.network_, held[name], rows), self.pool_.outputs)
         self.chosen_ = min(wanted, key=lambda name: float(self.errors_[name].mean()) if name in self.errors_ else 1e300)
-        self.state_, self.process_ = states[self.chosen_], states["function_gp"].belief
+        self.state_, self.process_ = self.states_[self.chosen_], self.states_["function_gp"].belief
         self.held_out_: Params = held[self.chosen_]
         self._prepare()
         return self
@@ -143,14 +143,20 @@ class ModelFusion:
         return self.ways[name].build(self.network_, self.ways[name].config)
 
     def _prepare(self) -> None:
-        """What generating needs beside the state: errors of the held-out models and how unsure the process was."""
+        """What generating needs beside the state: how the held-out models err, and how unsure the process was."""
         spread = gp.leave_one_out(self.process_)[1].sqrt()
-        size = _range(self.pool_.outputs)
         self.typical_ = float(spread.median())
-        self.left_out_ = few_shot.some_errors(self.pool_.params, self.held_out_, size, spread, self.pool_.descriptor)
-        at = self.pool_.inputs
-        params, held = self.left_out_.params, self.left_out_.held_out
-        self.residual_ = run_models(self.network_, params, at) - run_models(self.network_, held, at)
+        pool = self.pool_
+        self.left_out_ = few_shot.some_errors(
+            self.network_, pool.params, self.held_out_, spread, pool.descriptor, pool.inputs
+        )
+        self._widths: dict[float, Tensor] = {}
+
+    def _width(self, left: Tensor, level: float) -> Tensor:
+        """[outputs] half a width, for a process that is unsure by 1, of errors left [n, P, outputs]."""
+        scores = left.abs() / self.left_out_.spread[:, None, None]
+        mask = torch.ones(scores.shape[:2])
+        return torch.tensor([conformal_quantile(part, mask, level) for part in scores.unbind(-1)]).double()
 
     def generate(
         self,
@@ -166,23 +172,22 @@ class ModelFusion:
         params: Params = take(self._rival(self.chosen_).zero_shot(self.state_, descriptor), 0)
         _, variance = gp.predict(self.process_, descriptor)
         spread = float((variance + self.process_.hyper.noise).sqrt())
-        left, noise, shots = self.residual_, float("inf"), 0
-        if support is not None:
-            x, y = support
-            y = y if y.dim() > 1 else y[:, None]
+        if support is None:
+            if level not in self._widths:
+                self._widths[level] = self._width(self.left_out_.values, level)
+            half, noise, shots = self._widths[level], float("inf"), 0
+        else:
+            x, y = support[0], support[1] if support[1].dim() > 1 else support[1][:, None]
             self._check_support(x, y)
-            shots = len(x)
-            adapted = few_shot.adapt(self.network_, few_shot.Config(), self.left_out_, params, self.pool_.inputs, x, y)
-            params, left, noise = adapted.params, adapted.left, adapted.noise
-        scores = left.abs() / self.left_out_.spread[:, None, None]
-        mask = torch.ones(scores.shape[:2])
-        half = torch.tensor([conformal_quantile(scores[..., o], mask, level) for o in range(scores.shape[2])])
+            adapted = few_shot.adapt(self.network_, few_shot.Config(), self.left_out_, params, x, y)
+            params, noise, shots = adapted.params, adapted.noise, len(x)
+            half = self._width(adapted.left, level)
         far = spread / self.typical_
         warning = f"far outside the pool: {far:.0f} times as unsure as of a typical task of it" if far > FAR else ""
         weights = gp.relevance(self.process_, descriptor)[0]
         order = weights.abs().argsort(descending=True).tolist()
         relevance = {self.zoo_.names[i]: float(weights[i]) for i in order}
-        return Generated(params, self.network_, half.double() * spread, level, relevance, warning, shots, noise)
+        return Generated(params, self.network_, half * spread, level, relevance, warning, shots, noise)
 
     def _check_support(self, x: Tensor, y: Tensor) -> None:
         inputs, outputs = self.pool_.inputs.shape[1:], self.pool_.outputs.shape[-1]

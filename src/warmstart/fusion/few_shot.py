@@ -33,6 +33,7 @@ class Config:
     harm: float = 0.05
     ridge: float = 1e-5
     models: int = 300  # of the pool, that the choice is made on
+    points: int = 64  # of the inputs, likewise
 
 
 class Errors(NamedTuple):
@@ -42,54 +43,56 @@ class Errors(NamedTuple):
     held_out: Params  # [n, ...]
     size: Tensor  # [n] range of each function
     spread: Tensor  # [n] how unsure the process was of each
+    inputs: Tensor  # [P, ...]
+    values: Tensor  # [n, P, outputs] what the models say of the inputs less what the held-out ones do
 
 
 class Adapted(NamedTuple):
     params: Params  # of one model
-    left: Tensor  # [n, P, outputs] what the same correction would have left of the pool's errors
+    left: Tensor  # [n, points, outputs] what the same correction would have left of the pool's errors
     share: float
     noise: float  # infinite: the model stayed as it was
 
 
-class _Covariance(NamedTuple):
-    rows: Tensor  # [k, k]
-    across: Tensor  # [m, k] inputs and rows against rows
-
-
 def some_errors(
-    params: Params, held_out: Params, size: Tensor, spread: Tensor, descriptor: Tensor, cfg: Config = Config()
+    network: Network,
+    params: Params,
+    held_out: Params,
+    spread: Tensor,
+    descriptor: Tensor,
+    inputs: Tensor,
+    cfg: Config = Config(),
 ) -> Errors:
     """Of at most `models` models whose descriptors [n, p] are far apart."""
     few = len(descriptor) <= cfg.models
     kept = torch.arange(len(descriptor)) if few else spread_out(descriptor, cfg.models)
-    return Errors(*(take(part, kept) for part in (params, held_out, size, spread)))
+    params, held_out = take(params, kept), take(held_out, kept)
+    said = run_models(network, params, inputs)
+    size = (said.flatten(1).amax(1) - said.flatten(1).amin(1)).clamp(min=1e-12)
+    return Errors(params, held_out, size, spread[kept], inputs, said - run_models(network, held_out, inputs))
 
 
-def adapt(
-    network: Network, cfg: Config, errors: Errors, params: Params, inputs: Tensor, x: Tensor, y: Tensor
-) -> Adapted:
+def adapt(network: Network, cfg: Config, errors: Errors, params: Params, x: Tensor, y: Tensor) -> Adapted:
     """One generated model, conditioned on rows x [k, ...] with outputs y [k, o]."""
-    everywhere = torch.cat([inputs.to(x), x])
-    n, k, points = len(errors.size), y.numel(), len(inputs)
-    e = run_models(network, errors.params, everywhere) - run_models(network, errors.held_out, everywhere)
-    outputs = e.shape[-1]
-    relative = (e / errors.size[:, None, None]).reshape(n, -1)  # [n, m * o], the rows' last
+    points, outputs = errors.values.shape[1:]
+    n, k = len(errors.size), y.numel()
+    asked = run_models(network, errors.params, x) - run_models(network, errors.held_out, x)
+    relative = (torch.cat([errors.values, asked], 1) / errors.size[:, None, None]).reshape(n, -1)  # the rows last
     one = tree_map(lambda value: value[None], params)
-    phi = run_features(network, one, everywhere)[0]
+    phi = run_features(network, one, torch.cat([errors.inputs.to(x), x]))[0]
     gap = (y.double().reshape(-1, outputs) - run_models(network, one, x)[0]).flatten()
-    own = _own_kernel(phi, points, outputs, relative)
-    mean = relative.mT @ relative[:, -k:] / n
-    candidates = [(share, noise) for share in cfg.shares for noise in cfg.noises]
-    before = relative[:, : points * outputs].square().mean(1).sqrt()
-    best, chosen = float(before.mean()), None
-    left = relative[:, : points * outputs]
-    for share, noise in candidates:
-        rest = relative[:, : points * outputs] - _left_out(relative, mean, own, share, noise, k)[:, : points * outputs]
+    mean, own = relative.mT @ relative[:, -k:] / n, _own_kernel(phi, points, outputs, relative)
+    columns = torch.arange(points * outputs).reshape(points, -1)[:: -(-points // cfg.points)].flatten()
+    some = torch.cat([columns, torch.arange(points * outputs, relative.shape[1])])
+    before = relative[:, columns].square().mean(1).sqrt()
+    best, chosen, left = float(before.mean()), None, relative[:, columns]
+    for share, noise in [(share, noise) for share in cfg.shares for noise in cfg.noises]:
+        rest = (relative[:, some] - _left_out(relative[:, some], mean[some], own[some], share, noise, k))[:, :-k]
         after = rest.square().mean(1).sqrt()
         harmed = float((after > WORSE * before).double().mean())
         if float(after.mean()) < best and harmed <= cfg.harm:
             best, chosen, left = float(after.mean()), (share, noise), rest
-    left = left.reshape(n, points, outputs) * errors.size[:, None, None]
+    left = left.reshape(n, -1, outputs) * errors.size[:, None, None]
     if chosen is None:
         return Adapted(params, left, 0.0, float("inf"))
     share, noise = chosen
