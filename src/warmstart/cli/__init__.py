@@ -11,7 +11,7 @@ import typer
 from typer.main import get_command
 
 from warmstart import __version__
-from warmstart.cli import adapt, bench, data, demo, evaluate, export, fit, study
+from warmstart.cli import adapt, bench, data, demo, evaluate, export, fit, fuse, study
 
 app = typer.Typer(
     name="warmstart",
@@ -24,6 +24,8 @@ app.command()(fit.fit)
 app.command()(adapt.adapt)
 app.command()(evaluate.evaluate)
 app.command()(export.export)
+app.command()(fuse.fuse)
+app.command()(fuse.generate)
 app.command()(study.study)
 app.command()(bench.bench)
 app.add_typer(data.app, name="data")

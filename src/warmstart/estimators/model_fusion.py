@@ -8,6 +8,7 @@ tasks, in units of how unsure the Gaussian process over descriptors is of a task
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, get_type_hints
 
@@ -99,8 +100,8 @@ def _range(functions: Tensor) -> Tensor:
 class ModelFusion:
     """A generator of models, from a pool of models and what is known of their tasks."""
 
-    def __init__(self, method: str = "auto", ways: Mapping[str, Way] | None = None) -> None:
-        self.method, self.ways = method, dict(WAYS if ways is None else ways)
+    def __init__(self, method: str = "auto", ways: Mapping[str, Way] | None = None, seed: int = 0) -> None:
+        self.method, self.ways, self.seed = method, dict(WAYS if ways is None else ways), seed
 
     def fit(
         self,
@@ -140,7 +141,9 @@ class ModelFusion:
         return self
 
     def _rival(self, name: str) -> Rival:
-        return self.ways[name].build(self.network_, self.ways[name].config)
+        way = self.ways[name]
+        seeded = {"seed": self.seed} if hasattr(way.config, "seed") else {}
+        return way.build(self.network_, replace(way.config, **seeded))
 
     def _prepare(self) -> None:
         """What generating needs beside the state: how the held-out models err, and how unsure the process was."""
@@ -152,8 +155,14 @@ class ModelFusion:
         )
         self._widths: dict[float, Tensor] = {}
 
+    def width(self, level: float) -> Tensor:
+        """[outputs] half the width of an interval before any row, for a process that is unsure by 1."""
+        if level not in self._widths:
+            self._widths[level] = self._width(self.left_out_.values, level)
+        return self._widths[level]
+
     def _width(self, left: Tensor, level: float) -> Tensor:
-        """[outputs] half a width, for a process that is unsure by 1, of errors left [n, P, outputs]."""
+        """The same, of errors left [n, P, outputs]."""
         scores = left.abs() / self.left_out_.spread[:, None, None]
         mask = torch.ones(scores.shape[:2])
         return torch.tensor([conformal_quantile(part, mask, level) for part in scores.unbind(-1)]).double()
@@ -173,9 +182,7 @@ class ModelFusion:
         _, variance = gp.predict(self.process_, descriptor)
         spread = float((variance + self.process_.hyper.noise).sqrt())
         if support is None:
-            if level not in self._widths:
-                self._widths[level] = self._width(self.left_out_.values, level)
-            half, noise, shots = self._widths[level], float("inf"), 0
+            half, noise, shots = self.width(level), float("inf"), 0
         else:
             x, y = support[0], support[1] if support[1].dim() > 1 else support[1][:, None]
             self._check_support(x, y)
