@@ -32,6 +32,19 @@ PAGES = {
         "preference_bayes, ratings alone",
         "preference_bayes, without choices",
     ],
+    "model_fusion": [
+        "auto",
+        "function_gp",
+        "hypernetwork",
+        "weight_gp",
+        "weight_gp, unaligned",
+        "aligned_average",
+        "average",
+        "nearest",
+        "the networks themselves",
+        "auto, plain fine-tuning",
+        "cold start",
+    ],
 }
 TRIAL = "trial"  # the setting that tells a trial of a search from a score
 NO_RESULTS = "No results have been committed yet.\n"

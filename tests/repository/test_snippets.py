@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from warmstart.core import Learner, adapt, make_batch, make_task
 from warmstart.engine.meta import predict_stack
@@ -16,7 +17,14 @@ from warmstart.tasks.images import as_batch, draw_episodes, make_images
 from warmstart.training.train import Plan
 
 ROOT = Path(__file__).parents[2]
-OWN = ("index", "nearest_centroid", "linear_head", "protonet", "preference_bayes")  # with tests of their own
+OWN = (
+    "index",
+    "nearest_centroid",
+    "linear_head",
+    "protonet",
+    "preference_bayes",
+    "model_fusion",
+)  # with tests of their own
 METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem not in OWN)
 
 
@@ -109,6 +117,30 @@ def test_the_page_of_preferences_predicts_ratings(simulated_ratings):
     exec(snippet.replace("factors=16", "factors=2, sweeps=3"), names)
     asked = names["parts"].test.asked
     assert names["said"].mean.shape == names["said"].variance.shape == (len(asked.value),)
+
+
+def test_the_page_of_model_fusion_makes_a_model(tmp_path, monkeypatch):
+    (snippet,) = blocks("docs/methods/model_fusion.md")
+    (tmp_path / "models").mkdir()
+    draw = torch.Generator().manual_seed(0)
+    about = torch.rand(8, 2, generator=draw)
+    for i, (a, b) in enumerate(about.tolist()):
+        line = {
+            "0.weight": torch.full((3, 1), 1.0),
+            "0.bias": torch.tensor([9.0, 0.0, -1.0]),
+            "2.bias": torch.tensor([b]),
+        }
+        line["2.weight"] = torch.tensor([[a, -a, a * b]])
+        save_file(line, tmp_path / "models" / f"m{i}.safetensors")
+    table = pd.DataFrame({"model": [f"m{i}" for i in range(8)], "a": about[:, 0].numpy(), "b": about[:, 1].numpy()})
+    table.to_csv(tmp_path / "tasks.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    x = torch.linspace(-5, 5, 20)[:, None]
+    names = {"x": x, "support_x": x[:3], "support_y": torch.zeros(3)}
+    # the reader waits for the hypernetwork; a test does not
+    exec(snippet.replace("ModelFusion()", "ModelFusion('function_gp')"), names)
+    assert names["mean"].shape == (20, 1) and (names["low"] <= names["high"]).all() and names["better"].shots == 3
+    assert (tmp_path / "generator" / "card.md").exists()
 
 
 def test_readme_example_for_tables_runs(tmp_path, monkeypatch, capsys):

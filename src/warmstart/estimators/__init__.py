@@ -2,7 +2,8 @@
 
 from warmstart.estimators.adapted import AdaptedModel
 from warmstart.estimators.meta_learner import MetaLearner
+from warmstart.estimators.model_fusion import ModelFusion
 from warmstart.estimators.picture_learner import PictureLearner
 from warmstart.estimators.picture_model import AdaptedPictures
 
-__all__ = ["AdaptedModel", "AdaptedPictures", "MetaLearner", "PictureLearner"]
+__all__ = ["AdaptedModel", "AdaptedPictures", "MetaLearner", "ModelFusion", "PictureLearner"]
