@@ -45,6 +45,13 @@ PAGES = {
         "auto, plain fine-tuning",
         "cold start",
     ],
+    "meta_model": [
+        "meta_model",
+        "meta_model, unaligned",
+        "meta_model, refit",
+        "meta_model, refit, plain fine-tuning",
+        "meta_model, refit, fine-tuning by H",
+    ],
 }
 TRIAL = "trial"  # the setting that tells a trial of a search from a score
 NO_RESULTS = "No results have been committed yet.\n"

@@ -12,19 +12,13 @@ from safetensors.torch import save_file
 
 from warmstart.core import Learner, adapt, make_batch, make_task
 from warmstart.engine.meta import predict_stack
+from warmstart.fusion.network import make_network, make_pool
 from warmstart.models.mlp import MLP, seeded
 from warmstart.tasks.images import as_batch, draw_episodes, make_images
 from warmstart.training.train import Plan
 
 ROOT = Path(__file__).parents[2]
-OWN = (
-    "index",
-    "nearest_centroid",
-    "linear_head",
-    "protonet",
-    "preference_bayes",
-    "model_fusion",
-)  # with tests of their own
+OWN = ("index", "nearest_centroid", "linear_head", "protonet", "preference_bayes", "model_fusion", "meta_model")
 METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem not in OWN)
 
 
@@ -141,6 +135,18 @@ def test_the_page_of_model_fusion_makes_a_model(tmp_path, monkeypatch):
     exec(snippet.replace("ModelFusion()", "ModelFusion('function_gp')"), names)
     assert names["mean"].shape == (20, 1) and (names["low"] <= names["high"]).all() and names["better"].shots == 3
     assert (tmp_path / "generator" / "card.md").exists()
+
+
+def test_the_page_of_the_meta_model_fits_and_tunes():
+    (snippet,) = blocks("docs/methods/meta_model.md")
+    module = MLP(1, (4,), 1)
+    params = {name: torch.randn(6, *value.shape) for name, value in module.named_parameters()}
+    network, x = make_network(module), torch.linspace(-1, 1, 9)[:, None]
+    names = {"network": network, "pool": make_pool(network, params, torch.arange(6.0)[:, None], x), "x": x, "y": x}
+    names["descriptors"] = torch.tensor([[0.5]])
+    exec(snippet.replace("epochs=60, refit=2000", "epochs=1, refit=1"), names)
+    before, after = names["state"].theta["mean"], names["tuned"].theta["mean"]
+    assert names["models"]["head.weight"].shape == (1, 1, 4) and not torch.equal(before, after)
 
 
 def test_readme_example_for_tables_runs(tmp_path, monkeypatch, capsys):

@@ -201,12 +201,13 @@ def activations(params: Params, module: nn.Module, inputs: Tensor) -> list[Tenso
 def align(
     params: Params,
     layers: tuple[Hidden, ...],
-    reference: int,
+    reference: int | None,
     predict: Callable[[Params], Params] | None = None,
     rounds: int = 10,
 ) -> Params:
-    """To the reference by weights, then `rounds` times to what `predict` says of each model from the others."""
-    params = match_weights(params, layers, {name: value[reference, None] for name, value in params.items()})
+    """To the reference, if one is named, then `rounds` times to what `predict` says of each model from the others."""
+    if reference is not None:
+        params = match_weights(params, layers, {name: value[reference, None] for name, value in params.items()})
     for _ in range(rounds if predict else 0):
         assert predict is not None
         before = params
