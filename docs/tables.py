@@ -49,8 +49,8 @@ PAGES = {
         "meta_model",
         "meta_model, unaligned",
         "meta_model, refit",
-        "meta_model, refit, plain fine-tuning",
-        "meta_model, refit, fine-tuning by H",
+        "meta_model, plain fine-tuning",
+        "meta_model, fine-tuning by H",
     ],
 }
 TRIAL = "trial"  # the setting that tells a trial of a search from a score

@@ -1,5 +1,6 @@
 """The paper's meta-model: its bound against closed forms, orders that change no function, and what fitting reaches."""
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -10,8 +11,10 @@ from torch.testing import assert_close
 from warmstart.core import InputError
 from warmstart.core.trees import unpack
 from warmstart.fusion import bound, meta_model
+from warmstart.fusion.alignment import permute, symmetries
 from warmstart.fusion.network import run_models
 from warmstart.maths import gp
+from warmstart.models.mlp import MLP
 
 SMALL = meta_model.Config(
     base=5, specific=6, gps=3, inducing=7, warp=16, crossing=(24, 16), samples=4, epochs=40, tasks=10, lr=1e-2, every=10
@@ -74,6 +77,24 @@ def test_an_order_of_the_latent_coordinates_is_found_again():
     gamma, _ = meta_model.cross(theta, theta["base_mean"], g, order)
     found = meta_model._latent_order(theta, gamma, at)
     assert_close(meta_model.cross(theta, theta["base_mean"], g, found)[0], gamma)
+
+
+def test_units_are_assigned_by_the_density_of_the_normals(pool, network):
+    """Against all orders of three units, by the log density itself."""
+    draw = torch.Generator().manual_seed(5)
+    shapes = {"body.0.bias": (3,), "body.0.weight": (3, 1), "head.bias": (1,), "head.weight": (1, 3)}
+    gamma, mean = ({name: torch.randn(4, *shape, generator=draw) for name, shape in shapes.items()} for _ in range(2))
+    variance = {name: 0.2 + torch.rand(4, *shape, generator=draw) for name, shape in shapes.items()}
+    (hidden,) = symmetries(MLP(1, (3,), 1))
+    found = meta_model._assign_units(gamma, (hidden,), mean, variance)
+
+    def density(stack):
+        parts = [torch.distributions.Normal(mean[k], variance[k].sqrt()).log_prob(stack[k]).flatten(1) for k in shapes]
+        return torch.cat(parts, 1).sum(1)
+
+    orders = [torch.tensor(order).expand(4, -1) for order in itertools.permutations(range(3))]
+    best = torch.stack([density(permute(gamma, hidden, order)) for order in orders]).amax(0)
+    assert_close(density(found), best)
 
 
 def error(network, models, pool):

@@ -25,7 +25,7 @@ from warmstart.core import InputError, Params
 from warmstart.core.trees import take, unpack
 from warmstart.engine.noise import generator
 from warmstart.fusion import weight_gp
-from warmstart.fusion.alignment import Hidden, assign, match_weights, symmetries
+from warmstart.fusion.alignment import Hidden, assign, permute, signatures, symmetries
 from warmstart.fusion.network import Network, Pool
 from warmstart.maths import gp
 from warmstart.maths.optim import adam, cosine
@@ -49,7 +49,7 @@ class Config:
     tasks: int = 20  # in a step
     lr: float = 3e-3
     alignment: str = "units"
-    every: int = 10  # epochs between assignments
+    every: int = 30  # epochs between assignments; early on they only make a poor guess certain
     refit: int = 0  # steps in function space afterwards
     seed: int = 0
 
@@ -188,9 +188,8 @@ def fit(network: Network, cfg: Config, pool: Pool, log: list[float] | None = Non
         if (epoch + 1) % cfg.every or epoch + 1 == cfg.epochs:
             continue
         if layers:
-            said = _predict(theta, descriptor)[0]
-            params = match_weights(params, layers, unpack(centre + scale * said, one))
-            gamma = (_flat(params) - centre) / scale
+            mean, variance = (unpack(part, one) for part in _predict(theta, descriptor))
+            gamma = _flat(_assign_units(unpack(gamma, one), layers, mean, variance))
         elif order is not None:
             order = _latent_order(theta, gamma, descriptor)
     slots = torch.arange(cfg.crossing[1]).expand(n, -1) if order is None else order
@@ -216,6 +215,15 @@ def _predict(theta: Params, descriptor: Tensor) -> tuple[Tensor, Tensor]:
     """Standardised weights at the means of all latent variables, and their variance."""
     mean, _ = process(theta, descriptor)
     return cross(theta, theta["base_mean"], mean.mT)
+
+
+def _assign_units(gamma: Params, layers: tuple[Hidden, ...], mean: Params, variance: Params) -> Params:
+    """Units of each model put where the crossing network's normals give them the largest density (Eq. 18 by units)."""
+    for hidden in layers:
+        ours, m, v = (signatures(part, hidden) for part in (gamma, mean, variance))
+        scores = ours @ (m / v).mT - 0.5 * ours.square() @ (1 / v).mT
+        gamma = permute(gamma, hidden, assign(scores - 0.5 * (m.square() / v + v.log()).sum(-1)[:, None]))
+    return gamma
 
 
 def _latent_order(theta: Params, gamma: Tensor, descriptor: Tensor) -> Tensor:
