@@ -3,13 +3,15 @@
 import pytest
 
 from warmstart.estimators.model_fusion import WAYS
-from warmstart.fusion import function_gp, hypernetwork
+from warmstart.fusion import function_gp, hypernetwork, meta_model, weight_gp
 from warmstart.studies import fusion_cost
 
 
 @pytest.fixture
 def tiny(monkeypatch):
     monkeypatch.setitem(fusion_cost.PRESETS, "quick", fusion_cost.Preset((6, 9), (2,), 1, 2, 2))
+    monkeypatch.setattr(meta_model, "START", weight_gp.Config(rounds=1))
+    monkeypatch.setitem(WAYS, "weight_gp", WAYS["weight_gp"]._replace(config=weight_gp.Config(rounds=1)))
     fast = hypernetwork.Config(hidden=(4,), steps=1)
     monkeypatch.setitem(WAYS, "hypernetwork", WAYS["hypernetwork"]._replace(config=fast))
     monkeypatch.setitem(WAYS, "function_gp", WAYS["function_gp"]._replace(config=function_gp.Config(steps=2)))

@@ -5,6 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from warmstart.core import InputError
+from warmstart.fusion import function_gp, meta_model, weight_gp
 from warmstart.studies import fusion_sine, sine_zoo
 from warmstart.tasks import sine
 
@@ -21,6 +22,11 @@ def tiny(monkeypatch):
     monkeypatch.setattr(fusion_sine, "SETTINGS", {fusion_sine.FIVE: (sine.POLARISED, 15)})
     size = fusion_sine.Preset(30, 2, 1, 2, (fusion_sine.FIVE,), 5)
     monkeypatch.setitem(fusion_sine.PRESETS, "quick", size)
+    monkeypatch.setattr(meta_model, "START", weight_gp.Config(rounds=1))
+    short = {"weight_gp": weight_gp.Config(rounds=1), "function_gp": function_gp.Config(steps=5)}
+    for rows in (fusion_sine.ROWS, fusion_sine.WAYS):
+        for name, config in short.items():
+            monkeypatch.setitem(rows, name, rows[name]._replace(config=config))
 
 
 def test_the_study_has_every_row_and_goes_on_from_kept_pools(tiny, tmp_path):

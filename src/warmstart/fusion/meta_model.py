@@ -188,8 +188,10 @@ def fit(network: Network, cfg: Config, pool: Pool, log: list[float] | None = Non
         if (epoch + 1) % cfg.every or epoch + 1 == cfg.epochs:
             continue
         if layers:
-            mean, variance = (unpack(part, one) for part in _predict(theta, descriptor))
-            gamma = _flat(_assign_units(unpack(gamma, one), layers, mean, variance))
+            mean, variance = _predict(theta, descriptor)
+            said = unpack(centre + scale * mean, one), unpack(scale.square() * variance, one)
+            params = _assign_units(params, layers, *said)  # the weights as they are: each place has its own centre
+            gamma = (_flat(params) - centre) / scale
         elif order is not None:
             order = _latent_order(theta, gamma, descriptor)
     slots = torch.arange(cfg.crossing[1]).expand(n, -1) if order is None else order
@@ -217,13 +219,13 @@ def _predict(theta: Params, descriptor: Tensor) -> tuple[Tensor, Tensor]:
     return cross(theta, theta["base_mean"], mean.mT)
 
 
-def _assign_units(gamma: Params, layers: tuple[Hidden, ...], mean: Params, variance: Params) -> Params:
+def _assign_units(params: Params, layers: tuple[Hidden, ...], mean: Params, variance: Params) -> Params:
     """Units of each model put where the crossing network's normals give them the largest density (Eq. 18 by units)."""
     for hidden in layers:
-        ours, m, v = (signatures(part, hidden) for part in (gamma, mean, variance))
+        ours, m, v = (signatures(part, hidden) for part in (params, mean, variance))
         scores = ours @ (m / v).mT - 0.5 * ours.square() @ (1 / v).mT
-        gamma = permute(gamma, hidden, assign(scores - 0.5 * (m.square() / v + v.log()).sum(-1)[:, None]))
-    return gamma
+        params = permute(params, hidden, assign(scores - 0.5 * (m.square() / v + v.log()).sum(-1)[:, None]))
+    return params
 
 
 def _latent_order(theta: Params, gamma: Tensor, descriptor: Tensor) -> Tensor:

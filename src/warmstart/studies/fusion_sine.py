@@ -162,7 +162,7 @@ def judge_meta_model(pool: SinePool, model: ModelFusion, seed: int, size: Preset
     x = torch.linspace(*SPAN, 200)[:, None]
     truth = sine.curve(pool.unseen, x[:, 0].expand(len(pool.unseen), -1)).double()[..., None]
     at, network = encode_descriptor(model.zoo_.columns, describe(pool.unseen)), model.network_
-    cfg = meta_model.Config(samples=4, epochs=size.epochs, refit=0, seed=seed)
+    cfg = meta_model.Config(samples=4, epochs=size.epochs, every=size.epochs, seed=seed)
     say(META)
     plain = meta_model.fit(network, cfg, model.pool_)
     states = {
