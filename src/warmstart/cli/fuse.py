@@ -13,6 +13,7 @@ from warmstart.cli.output import Voice
 if TYPE_CHECKING:
     from torch import Tensor
 
+SPAN = "-3,3"
 Level = Annotated[float, typer.Option(help="Of the interval.")]
 
 
@@ -28,7 +29,7 @@ def fuse(
     ] = None,
     span: Annotated[
         str, typer.Option("--range", metavar="LOW,HIGH", help="Without --inputs: the range of every input.")
-    ] = "-3,3",
+    ] = SPAN,
     seed: Seed = 0,
     json: Json = False,
     quiet: Quiet = False,
@@ -58,10 +59,8 @@ def fuse(
     voice.show(section.table)
     for note in model.notes_:
         voice.say(note)
-    if inputs is None:
-        voice.say(
-            f"Functions were compared for inputs from {span.replace(',', ' to ')}; --inputs or --range tell better"
-        )
+    if inputs is None and span == SPAN:
+        voice.say("Functions were compared for inputs from -3 to 3; --inputs or --range tell where the models are used")
     voice.show(verdict(model))
     voice.say(f"Generator: {output}, page: {output / PAGE}")
 
