@@ -50,6 +50,26 @@ PAGES = {
         "boosted trees, pooled",
         "stacked",
     ],
+    "model_fusion": [
+        "auto",
+        "function_gp",
+        "hypernetwork",
+        "weight_gp",
+        "weight_gp, unaligned",
+        "aligned_average",
+        "average",
+        "nearest",
+        "the networks themselves",
+        "auto, plain fine-tuning",
+        "cold start",
+    ],
+    "meta_model": [
+        "meta_model",
+        "meta_model, unaligned",
+        "meta_model, refit",
+        "meta_model, plain fine-tuning",
+        "meta_model, fine-tuning by H",
+    ],
 }
 TRIAL = "trial"  # the setting that tells a trial of a search from a score
 NO_RESULTS = "No results have been committed yet.\n"

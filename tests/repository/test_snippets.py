@@ -9,11 +9,13 @@ import pandas as pd
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import save_file
 
 from warmstart.cli import run
 from warmstart.core import Learner, adapt, make_batch, make_task
 from warmstart.engine.meta import predict_stack
 from warmstart.estimators.preference_rivals import BASELINES
+from warmstart.fusion.network import make_network, make_pool
 from warmstart.models.mlp import MLP, seeded
 from warmstart.selection import final
 from warmstart.tasks.films import simulate_films
@@ -29,6 +31,8 @@ OWN = (
     "protonet",
     "preference_bayes",
     "task_model",
+    "model_fusion",
+    "meta_model",
 )  # with tests of their own
 METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem not in OWN)
 
@@ -176,6 +180,42 @@ def test_the_page_of_task_modelling_chooses_sources():
     exec(snippet, names)
     assert names["chosen"].members.shape == (4,)
     assert names["chosen"].outputs(names["transfer"].test.x).shape == (40, 1)
+
+
+def test_the_page_of_model_fusion_makes_a_model(tmp_path, monkeypatch):
+    (snippet,) = blocks("docs/methods/model_fusion.md")
+    (tmp_path / "models").mkdir()
+    draw = torch.Generator().manual_seed(0)
+    about = torch.rand(8, 2, generator=draw)
+    for i, (a, b) in enumerate(about.tolist()):
+        line = {
+            "0.weight": torch.full((3, 1), 1.0),
+            "0.bias": torch.tensor([9.0, 0.0, -1.0]),
+            "2.bias": torch.tensor([b]),
+        }
+        line["2.weight"] = torch.tensor([[a, -a, a * b]])
+        save_file(line, tmp_path / "models" / f"m{i}.safetensors")
+    table = pd.DataFrame({"model": [f"m{i}" for i in range(8)], "a": about[:, 0].numpy(), "b": about[:, 1].numpy()})
+    table.to_csv(tmp_path / "tasks.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    x = torch.linspace(-5, 5, 20)[:, None]
+    names = {"x": x, "support_x": x[:3], "support_y": torch.zeros(3)}
+    # the reader waits for the hypernetwork; a test does not
+    exec(snippet.replace("ModelFusion()", "ModelFusion('function_gp')"), names)
+    assert names["mean"].shape == (20, 1) and (names["low"] <= names["high"]).all() and names["better"].shots == 3
+    assert (tmp_path / "generator" / "card.md").exists()
+
+
+def test_the_page_of_the_meta_model_fits_and_tunes():
+    (snippet,) = blocks("docs/methods/meta_model.md")
+    module = MLP(1, (4,), 1)
+    params = {name: torch.randn(6, *value.shape) for name, value in module.named_parameters()}
+    network, x = make_network(module), torch.linspace(-1, 1, 9)[:, None]
+    names = {"network": network, "pool": make_pool(network, params, torch.arange(6.0)[:, None], x), "x": x, "y": x}
+    names["descriptors"] = torch.tensor([[0.5]])
+    exec(snippet.replace("epochs=60, refit=2000", "epochs=1, refit=1"), names)
+    before, after = names["state"].theta["mean"], names["tuned"].theta["mean"]
+    assert names["models"]["head.weight"].shape == (1, 1, 4) and not torch.equal(before, after)
 
 
 def test_readme_example_for_tables_runs(tmp_path, monkeypatch, capsys):

@@ -11,7 +11,7 @@ import typer
 from typer.main import get_command
 
 from warmstart import __version__
-from warmstart.cli import adapt, bench, data, demo, evaluate, export, fit, recommend, select, study
+from warmstart.cli import adapt, bench, data, demo, evaluate, export, fit, fuse, recommend, select, study
 
 app = typer.Typer(
     name="warmstart",
@@ -25,6 +25,8 @@ app.command()(adapt.adapt)
 app.command()(recommend.recommend)
 app.command()(evaluate.evaluate)
 app.command()(export.export)
+app.command()(fuse.fuse)
+app.command()(fuse.generate)
 app.command()(select.select)
 app.command()(study.study)
 app.command()(bench.bench)

@@ -24,6 +24,7 @@ from warmstart.engine.files import read_json
 
 FORMAT = 1
 CONFIG, WEIGHTS, SCHEMA, CARD = "config.json", "weights.safetensors", "schema.json", "card.md"
+PAGE = "report.html"  # of a generator and of what it generates
 
 
 def write_folder(path: Path, files: dict[str, bytes]) -> None:
@@ -82,7 +83,7 @@ def _check_target(path: Path) -> None:
     if not path.exists():
         return
     strange = [] if path.is_dir() else ["a file"]
-    strange += [] if strange else sorted({file.name for file in path.iterdir()} - {CONFIG, WEIGHTS, SCHEMA, CARD})
+    strange += [] if strange else sorted({file.name for file in path.iterdir()} - {CONFIG, WEIGHTS, SCHEMA, CARD, PAGE})
     if strange:
         raise InputError(f"a new folder or a saved model at {path}", strange[0], "choose another path")
 

@@ -36,7 +36,12 @@ class Outcome(NamedTuple):
 def write_page(
     path: str | Path, sections: Sequence[Section], title: str, how_it_was_run: Mapping[str, str], verdict: str = ""
 ) -> None:
-    """Write the page atomically. All text is escaped; nothing is fetched when the page is opened."""
+    """Write the page atomically."""
+    write_text(Path(path), render_page(sections, title, how_it_was_run, verdict))
+
+
+def render_page(sections: Sequence[Section], title: str, how_it_was_run: Mapping[str, str], verdict: str = "") -> str:
+    """The page as text. All that is told is escaped; nothing is fetched when the page is opened."""
     environment = Environment(
         loader=PackageLoader("warmstart.report", "."),
         autoescape=True,
@@ -54,7 +59,7 @@ def write_page(
         notes=_notes,
     )
     # a file name in the command may hold bytes that are not text
-    write_text(Path(path), text.encode(errors="backslashreplace").decode())
+    return text.encode(errors="backslashreplace").decode()
 
 
 def how_it_was_run(results: Results, durations: Mapping[str, float] | None = None) -> dict[str, str]:

@@ -1,0 +1,217 @@
+"""Hidden units in one order: models trained apart have theirs in any, and their average means nothing before.
+
+A hidden unit of a layer may change places with another of the layer when its incoming weights, its bias and its
+outgoing weights move together; a ReLU unit may also be scaled, its outgoing weights by the inverse. Neither changes
+the function. Which parameters belong to a unit is read off the traced module, for chains of linear layers, convolutions
+and operations that treat units alike. Where paths meet (residual, attention) symmetries are others: refused.
+
+    order_i = argmax over permutations of sum_u <unit_{order(u)} of model i, unit_u of the target>
+
+solved by linear assignment, layer after layer until nothing moves (Ainsworth, Hayase and Srinivasa, 2023). The target
+is one reference for all, or for each model what the others predict of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor, fx, nn
+from torch.nn import functional as F
+
+from warmstart.core import InputError, Params
+
+SCALED = (nn.ReLU, nn.LeakyReLU, nn.Identity, nn.Dropout, nn.Dropout2d, nn.Flatten)
+SCALED_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
+ALIKE = (nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus, nn.BatchNorm1d, nn.BatchNorm2d)
+SCALED_CALLS = {torch.relu, F.relu, F.leaky_relu, F.max_pool2d, F.avg_pool2d, torch.flatten, F.dropout, "relu"}
+ALIKE_CALLS = {torch.tanh, torch.sigmoid, F.gelu, F.silu, F.elu, F.softplus, "tanh", "sigmoid"}
+LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
+SWEEPS = 20
+
+
+class Place(NamedTuple):
+    """Where units lie in a parameter: along an axis, in runs of `run` entries (pixels of a flattened channel)."""
+
+    name: str
+    axis: int
+    run: int = 1
+
+
+class Hidden(NamedTuple):
+    """A layer of units that may change places."""
+
+    units: int
+    writes: tuple[Place, ...]  # incoming weights, bias, normalisation
+    reads: tuple[Place, ...]  # outgoing weights
+    scalable: bool  # what follows passes positive factors on
+
+
+def _unknown(module: nn.Module, what: str) -> InputError:
+    return InputError(
+        "a chain of linear layers or convolutions, whose symmetry is known",
+        f"{what} in {type(module).__name__}",
+        "fuse without alignment: nearest, function_gp or hypernetwork",
+    )
+
+
+def _trace(module: nn.Module) -> fx.GraphModule:
+    if any(True for _ in module.buffers()):
+        raise _unknown(module, "buffers (running statistics)")
+    try:
+        return fx.symbolic_trace(module)
+    except Exception as error:  # whatever a user's forward does
+        raise _unknown(module, f"a forward that cannot be traced ({type(error).__name__})") from None
+
+
+def symmetries(module: nn.Module) -> tuple[Hidden, ...]:
+    """The hidden layers of a chain, first to last; a network that is no plain chain is refused."""
+    return tuple(hidden for hidden, _ in _walk(module)[1])
+
+
+def _walk(module: nn.Module) -> tuple[fx.GraphModule, list[tuple[Hidden, fx.Node]]]:
+    """With the node that each next layer reads."""
+    traced = _trace(module)
+    parts = dict(traced.named_modules())
+    found: list[tuple[Hidden, fx.Node]] = []
+    units, scalable = 0, True
+    writes: list[Place] = []
+    used: set[str] = set()
+    for node in traced.graph.nodes:
+        if node.op == "placeholder" or node.op == "output":
+            continue
+        if len(node.users) != 1 or len(node.all_input_nodes) != 1:
+            raise _unknown(module, f"paths that part or meet at '{node.name}'")
+        layer: Any = parts[str(node.target)] if node.op == "call_module" else None
+        if isinstance(layer, LAYERS):
+            if getattr(layer, "groups", 1) != 1 or str(node.target) in used:
+                raise _unknown(module, f"a grouped or repeated layer '{node.target}'")
+            used.add(str(node.target))
+            width = layer.weight.shape[1]
+            if units and width % units:
+                raise _unknown(module, f"layer '{node.target}', which does not read the units before it")
+            if units:
+                reads = (Place(f"{node.target}.weight", 1, width // units),)
+                found.append((Hidden(units, tuple(writes), reads, scalable), node.all_input_nodes[0]))
+            units, scalable = layer.weight.shape[0], True
+            writes = [Place(f"{node.target}.{name}", 0) for name, _ in layer.named_parameters()]
+        elif isinstance(layer, (*SCALED, *SCALED_POOLS)) or node.target in SCALED_CALLS:
+            continue
+        elif isinstance(layer, ALIKE) or node.target in ALIKE_CALLS:
+            scalable = False
+            writes += [Place(f"{node.target}.{name}", 0) for name, _ in layer.named_parameters()] if layer else []
+        else:
+            raise _unknown(module, f"'{node.target}'")
+    return traced, found
+
+
+def _units(value: Tensor, place: Place, units: int) -> Tensor:
+    """[n, units, everything else] of a stacked parameter."""
+    moved = value.movedim(place.axis + 1, 1)
+    return moved.reshape(len(value), units, -1)
+
+
+def _put(units: Tensor, place: Place, like: Tensor) -> Tensor:
+    shape = like.movedim(place.axis + 1, 1).shape
+    return units.reshape(shape).movedim(1, place.axis + 1)
+
+
+def permute(params: Params, hidden: Hidden, order: Tensor) -> Params:
+    """The stack [n, ...] with unit order[i, u] of model i in place u. The functions stay what they are."""
+    changed = dict(params)
+    for place in (*hidden.writes, *hidden.reads):
+        units = _units(params[place.name], place, hidden.units)
+        changed[place.name] = _put(units.gather(1, order[..., None].expand_as(units)), place, params[place.name])
+    return changed
+
+
+def balance(params: Params, layers: tuple[Hidden, ...]) -> Params:
+    """Every scalable unit scaled so that its incoming and outgoing weights have one norm."""
+    for hidden in (hidden for hidden in layers if hidden.scalable):
+        sizes = [
+            torch.cat([_units(params[place.name], place, hidden.units) for place in places], -1).norm(dim=-1)
+            for places in (hidden.writes, hidden.reads)
+        ]
+        factor = (sizes[1].clamp(min=1e-12) / sizes[0].clamp(min=1e-12)).sqrt()
+        factor = torch.where((sizes[0] > 1e-12) & (sizes[1] > 1e-12), factor, torch.ones_like(factor))[..., None]
+        changed = dict(params)
+        for places, power in ((hidden.writes, 1), (hidden.reads, -1)):
+            for place in places:
+                units = _units(params[place.name], place, hidden.units)
+                changed[place.name] = _put(units * factor**power, place, params[place.name])
+        params = changed
+    return params
+
+
+def signatures(params: Params, hidden: Hidden, incoming: bool = False) -> Tensor:
+    """[n, units, k] all weights of each unit, or only those that come in."""
+    places = hidden.writes if incoming else (*hidden.writes, *hidden.reads)
+    return torch.cat([_units(params[place.name], place, hidden.units) for place in places], -1)
+
+
+def assign(scores: Tensor) -> Tensor:
+    """[n, units] the best order of each model for scores [n, units of the model, units of the target]."""
+    best = [linear_sum_assignment(score.T, maximize=True)[1] for score in scores.detach().cpu().numpy()]
+    return torch.from_numpy(np.stack(best)).to(scores.device)
+
+
+def match_weights(params: Params, layers: tuple[Hidden, ...], target: Params) -> Params:
+    """Units put where the target's most similar ones are; the target is a stack of n, or of one for all.
+
+    Of several layers the first sweep goes by incoming weights alone: what comes out is read by units not yet in order.
+    """
+    for sweep in range(SWEEPS if len(layers) > 1 else 1):
+        incoming, moved = len(layers) > 1 and sweep == 0, sweep == 0
+        for hidden in layers:
+            order = assign(signatures(params, hidden, incoming) @ signatures(target, hidden, incoming).mT)
+            moved = moved or bool((order != torch.arange(hidden.units, device=order.device)).any())
+            params = permute(params, hidden, order)
+        if not moved:
+            break
+    return params
+
+
+def match_activations(params: Params, module: nn.Module, inputs: Tensor, target: Params) -> Params:
+    """The same by what units say of the inputs [P, ...]: their correlation with the target's units."""
+    layers = symmetries(module)
+    for place, hidden in enumerate(layers):
+        ours, theirs = (activations(stack, module, inputs)[place] for stack in (params, target))
+        params = permute(params, hidden, assign(ours.mT @ theirs))
+    return params
+
+
+def activations(params: Params, module: nn.Module, inputs: Tensor) -> list[Tensor]:
+    """[n, values, units] of every hidden layer, each unit with mean 0 and norm 1 over the inputs."""
+    traced, found = _walk(module)
+    output = next(node for node in traced.graph.nodes if node.op == "output")
+    output.args = (tuple(node for _, node in found),)
+    traced.recompile()
+    said = torch.func.vmap(lambda one: torch.func.functional_call(traced, one, (inputs,)))(params)
+    parts = []
+    for (hidden, _), value in zip(found, said, strict=True):
+        units = value.reshape(len(value), len(inputs), hidden.units, -1).movedim(2, 3).flatten(1, 2)
+        centred = units - units.mean(1, keepdim=True)
+        parts.append(centred / centred.norm(dim=1, keepdim=True).clamp(min=1e-9))
+    return parts
+
+
+def align(
+    params: Params,
+    layers: tuple[Hidden, ...],
+    reference: int | None,
+    predict: Callable[[Params], Params] | None = None,
+    rounds: int = 10,
+) -> Params:
+    """To the reference, if one is named, then `rounds` times to what `predict` says of each model from the others."""
+    if reference is not None:
+        params = match_weights(params, layers, {name: value[reference, None] for name, value in params.items()})
+    for _ in range(rounds if predict else 0):
+        assert predict is not None
+        before = params
+        params = match_weights(params, layers, predict(params))
+        if all(torch.equal(before[name], params[name]) for name in params):
+            break
+    return params

@@ -1,0 +1,165 @@
+"""Alignment changes no function, undoes a shuffle, and refuses what it does not know."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.testing import assert_close
+
+from warmstart.core import InputError
+from warmstart.fusion.alignment import (
+    activations,
+    align,
+    balance,
+    match_activations,
+    match_weights,
+    permute,
+    symmetries,
+)
+from warmstart.models.mlp import MLP, seeded
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+class Plain(nn.Module):
+    """Convolutions with batch statistics, flattened into linear layers; written with functions."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Conv2d(2, 5, 3, padding=1), nn.Conv2d(5, 4, 3, padding=1, bias=False)
+        self.norm = nn.BatchNorm2d(5, track_running_stats=False)
+        self.body, self.head = nn.Linear(4 * 9, 7), nn.Linear(7, 3)
+
+    def forward(self, x):
+        x = F.max_pool2d(F.relu(self.norm(self.first(x))), 2)
+        x = torch.flatten(torch.relu(self.second(x)), 1)
+        return self.head(torch.tanh(self.body(x)))
+
+
+NETWORKS = {
+    "mlp": (lambda: MLP(3, (6, 5), 2), (11, 3), [6, 5]),
+    "convolutions": (Plain, (4, 2, 6, 6), [5, 4, 7]),
+    "sequence": (lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.0), nn.LeakyReLU(), nn.Linear(8, 2)), (9, 3), [8]),
+}
+
+
+def stack(make, n=4):
+    params = []
+    for seed in range(n):
+        with seeded(seed):
+            module = make()
+            with torch.no_grad():
+                for value in module.parameters():
+                    value.add_(torch.randn_like(value) * 0.3)  # biases and norms off their start
+        params.append(dict(module.named_parameters()))
+    return module, {name: torch.stack([one[name].detach() for one in params]) for name in params[0]}
+
+
+def outputs(module, params, x):
+    return torch.func.vmap(lambda one: torch.func.functional_call(module, one, (x,)))(params)
+
+
+def shuffled(params, layers, seed=9):
+    draw = torch.Generator().manual_seed(seed)
+    n = len(next(iter(params.values())))
+    for hidden in layers:
+        order = torch.stack([torch.randperm(hidden.units, generator=draw) for _ in range(n)])
+        params = permute(params, hidden, order)
+    return params
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_units_are_read_off_the_module_and_moving_them_changes_no_output(name):
+    make, shape, units = NETWORKS[name]
+    module, params = stack(make)
+    x = torch.randn(shape)
+    layers = symmetries(module)
+    assert [hidden.units for hidden in layers] == units
+    moved = shuffled(params, layers)
+    assert any(not torch.equal(moved[key], params[key]) for key in params)
+    assert_close(outputs(module, moved, x), outputs(module, params, x))
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_a_shuffle_is_undone_by_weights_and_by_activations(name):
+    make, shape, _ = NETWORKS[name]
+    module, params = stack(make)
+    layers = symmetries(module)
+    moved = shuffled(params, layers)
+    for key, value in match_weights(moved, layers, params).items():
+        assert_close(value, params[key])
+    for key, value in match_activations(moved, module, 5 * torch.randn(80, *shape[1:]), params).items():
+        assert_close(value, params[key])
+
+
+@pytest.mark.parametrize(("name", "equal"), [("mlp", [True, True]), ("convolutions", [False, True, False])])
+def test_balancing_changes_no_output_and_makes_norms_equal_where_it_may(name, equal):
+    make, shape, _ = NETWORKS[name]
+    module, params = stack(make)
+    layers = symmetries(module)
+    x = torch.randn(shape)
+    even = balance(params, layers)
+    assert_close(outputs(module, even, x), outputs(module, params, x))
+    assert [hidden.scalable for hidden in layers] == equal
+    if name == "mlp":
+        into = torch.cat([even["body.2.weight"], even["body.2.bias"][..., None]], -1).norm(dim=-1)
+        assert_close(into, even["head.weight"].norm(dim=1))
+
+
+def test_activations_are_those_of_the_units():
+    module, params = stack(NETWORKS["mlp"][0], 2)
+    x = torch.randn(7, 3)
+    said = torch.relu(x @ params["body.0.weight"][1].T + params["body.0.bias"][1])
+    said = said - said.mean(0)
+    assert_close(activations(params, module, x)[0][1], said / said.norm(dim=0).clamp(min=1e-9))
+
+
+def test_aligning_to_predictions_brings_models_together():
+    """Models that are one function of a number, shuffled apart: the mean of the others is what to match."""
+    module, base = stack(lambda: MLP(1, (12,), 1), 1)
+    slope = {name: torch.randn_like(value) * 0.1 for name, value in base.items()}
+    t = torch.linspace(-1, 1, 9)
+    params = {name: torch.cat([value + at * slope[name] for at in t]) for name, value in base.items()}
+    layers = symmetries(module)
+
+    def others(stack):
+        return {name: (value.sum(0, keepdim=True) - value) / (len(value) - 1) for name, value in stack.items()}
+
+    found = align(shuffled(params, layers), layers, 4, others)
+    spread = sum(float(value.var(0).sum()) for value in found.values())
+    assert spread <= sum(float(value.var(0).sum()) for value in params.values()) + 1e-12
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.b(x + torch.relu(self.a(x)))
+
+
+class Branching(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.a(x) if x.sum() > 0 else x
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (Residual(), "paths that part or meet"),
+        (nn.TransformerEncoderLayer(4, 2), "TransformerEncoderLayer"),
+        (Branching(), "cannot be traced"),
+        (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)), "'1'"),
+        (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), "running statistics"),
+        (nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.ReLU(), nn.Conv2d(4, 2, 3)), "grouped"),
+    ],
+)
+def test_a_network_of_unknown_symmetry_is_refused_by_name(module, words):
+    with pytest.raises(InputError, match="symmetry is known") as error:
+        symmetries(module)
+    assert words in str(error.value)
