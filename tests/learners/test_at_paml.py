@@ -107,9 +107,11 @@ def test_users_of_one_set_in_one_update_come_again():
     assert found.tolist() == [60, EMPTY, 7, EMPTY, EMPTY, EMPTY]
 
 
-def test_room_that_cannot_be_shared_out_is_refused():
+def test_a_memory_that_cannot_be_is_refused():
     with pytest.raises(InputError, match="multiple of its ways"):
         setting(at_paml.Config(memory=10, ways=4))
+    with pytest.raises(InputError, match="exact, tree or faiss"):
+        setting(at_paml.Config(search="kdtree"))
 
 
 def test_while_it_warms_up_all_users_have_one_rate_and_are_remembered_with_it():

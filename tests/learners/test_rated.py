@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from warmstart.core import InputError, Model, functional, make_batch, make_task
+from warmstart.core import Model, functional, make_batch, make_task
 from warmstart.core.trees import leaves, take
 from warmstart.engine.meta import Feed, meta_update, predict_stack
 from warmstart.engine.stage import PLAIN, TRACED
@@ -224,10 +224,3 @@ def test_the_rate_stays_below_its_bound_and_the_same_for_users_alike():
     alike = paml.build(functional(nn.Linear(1, 1)), squared, paml.Config())
     state = alike.init({"weight": torch.ones(1, 1), "bias": torch.ones(1)})
     assert alike.start(state, torch.randn(4, 0)).rate.unique().numel() == 1
-
-
-def test_the_old_word_for_a_search_is_refused():
-    from warmstart.learners import at_paml
-
-    with pytest.raises(InputError, match="exact, tree or faiss"):
-        at_paml.build(setting()[0], squared, at_paml.Config(search="kdtree"))

@@ -277,7 +277,7 @@ def learning_curve(
 def violins(series: Mapping[str, ArrayLike], style: Mapping[str, Look] | None = None, y_label: str = "error") -> str:
     """How the numbers of each series are spread, with their quartiles; the largest twentieth is cut off, as the tail
     of one series would flatten the others."""
-    with canvas(7.2, 3.6) as (figure, grid):
+    with canvas(max(7.2, 0.5 * len(series)), 3.8) as (figure, grid):
         axes = grid[0, 0]
         values = {name: _finite(numbers) for name, numbers in series.items()}
         values = {name: numbers for name, numbers in values.items() if numbers.size > 1}
@@ -292,7 +292,7 @@ def violins(series: Mapping[str, ArrayLike], style: Mapping[str, Look] | None = 
             low, middle, high = np.quantile(numbers, (0.25, 0.5, 0.75))
             axes.vlines(place, low, high, color=colour, lw=3)
             axes.plot([place], [middle], "o", color="white", mec=colour, ms=5)
-        axes.set_xticks(range(len(values)), [shorten(name, 20) for name in values], rotation=30, ha="right")
+        axes.set_xticks(range(len(values)), [shorten(name) for name in values], rotation=30, ha="right")
         axes.set(ylabel=y_label, ylim=(None, top))
         return to_svg(figure, f"Violins of {y_label} of {', '.join(values)}")
 

@@ -125,9 +125,10 @@ def sections(judged: Judged, major: Mapping[int, Tensor], baselines: Sequence[st
     scores, common = {name: judged[name][seed] for name in judged}, major[seed].numpy()
     errors = {name: scores[name][ERROR].numpy() for name in (*baselines, *names)}
     style = looks(list(errors), baselines)
+    shown = [name for name in errors if name in (*baselines, *FAMILIES) or name.endswith(CONTENT)]
     bars = {
         name: [mean_interval(part[np.isfinite(part)]) for part in (error, error[common], error[~common])]
-        for name, error in errors.items()
+        for name, error in ((name, errors[name]) for name in shown)
     }
     found = [
         Section("Error of common and unusual users", svg=group_bars(["all", MAJOR, MINOR], bars, style, y_label="MSE")),
