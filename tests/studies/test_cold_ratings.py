@@ -16,8 +16,10 @@ TINY = Preset(("global mean", "bias", "als", "preference_bayes"), 2, 1.0)
 def simulated(monkeypatch, simulated_ratings, tmp_path):
     ratings = simulated_ratings(users=120)
     monkeypatch.setattr(cold_ratings, "read_movielens_1m", lambda path: ratings)
-    monkeypatch.setattr(cold_ratings, "PROFILE", ("kind", "zip"))
-    monkeypatch.setattr(cold_ratings, "major_users", lambda parts: np.arange(len(parts.test.shown.users)) % 3 > 0)
+    monkeypatch.setattr(cold_ratings, "read_book_crossing", lambda path: ratings)
+    monkeypatch.setattr(
+        cold_ratings, "major_users", lambda parts, columns: np.arange(len(parts.test.shown.users)) % 3 > 0
+    )
     monkeypatch.setitem(cold_ratings.PRESETS, "quick", TINY)
     return lambda **more: cold_ratings.run(seeds=(0, 1), data=tmp_path, **more)
 
@@ -39,7 +41,7 @@ def test_every_method_is_judged_at_every_size_and_paired(simulated):
 
 def test_an_interrupted_study_goes_on(simulated, monkeypatch, tmp_path):
     first = simulated(folder=tmp_path / "kept")
-    assert (tmp_path / "kept" / "seed 0" / "split.json").exists()
+    assert (tmp_path / "kept" / "ml-1m, seed 0" / "split.json").exists()
 
     def never(train, config, seed):
         raise AssertionError("fitted again")
@@ -52,7 +54,7 @@ def test_an_interrupted_study_goes_on(simulated, monkeypatch, tmp_path):
 def test_scores_are_per_user_and_by_hand(simulated_ratings):
     users = split_users(simulated_ratings(users=40), PAPER).test
     asked = users.asked
-    scores = judge(lambda shown: Prediction(torch.full((len(asked.value),), 3.0)), users, torch.ones(8))
+    scores = judge(lambda shown: Prediction(torch.full((len(asked.value),), 3.0)), users)
     own = asked.value[asked.user == 2]
     assert float(scores[f"{MSE}, 5"][2]) == pytest.approx(((own - 3) ** 2).mean())
     assert float(scores[f"MAE, {ALL}"][2]) == pytest.approx(np.abs(own - 3).mean())
