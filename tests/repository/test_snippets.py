@@ -16,7 +16,14 @@ from warmstart.tasks.images import as_batch, draw_episodes, make_images
 from warmstart.training.train import Plan
 
 ROOT = Path(__file__).parents[2]
-OWN = ("index", "nearest_centroid", "linear_head", "protonet", "preference_bayes")  # with tests of their own
+OWN = (
+    "index",
+    "nearest_centroid",
+    "linear_head",
+    "protonet",
+    "preference_bayes",
+    "click_bayes",
+)  # with tests of their own
 METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem not in OWN)
 
 
@@ -109,6 +116,15 @@ def test_the_page_of_preferences_predicts_ratings(simulated_ratings):
     exec(snippet.replace("factors=16", "factors=2, sweeps=3"), names)
     asked = names["parts"].test.asked
     assert names["said"].mean.shape == names["said"].variance.shape == (len(asked.value),)
+
+
+def test_the_page_of_clicks_predicts_clicks(simulated_ratings):
+    (snippet,) = blocks("docs/methods/click_bayes.md")
+    ratings = simulated_ratings(users=60)
+    names = {"clicks": ratings._replace(value=(ratings.value > 3).astype(float), scale=(0.0, 1.0))}
+    exec(snippet.replace("choices=8", "choices=2, least=5"), names)
+    said = names["said"].mean
+    assert said.shape == (len(names["parts"].test.asked.value),) and 0 < said.min() < said.max() < 1
 
 
 def test_readme_example_for_tables_runs(tmp_path, monkeypatch, capsys):
