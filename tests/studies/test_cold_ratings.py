@@ -6,7 +6,7 @@ import torch
 
 from warmstart.core import InputError, Prediction
 from warmstart.studies import cold_ratings
-from warmstart.studies.cold_ratings import ALL, COVERED, MINOR, MSE, PAIRED, Entry, Preset, judge
+from warmstart.studies.cold_ratings import ALL, COVERED, MINOR, MSE, PAIRED, STACK, Entry, Preset, judge
 from warmstart.tasks.cold_start import PAPER, SIZES, split_users
 
 TINY = Preset(("global mean", "bias", "als", "preference_bayes"), 2, 1.0)
@@ -37,6 +37,25 @@ def test_every_method_is_judged_at_every_size_and_paired(simulated):
     assert rows["preference_bayes", MINOR, ALL].counts == (8, 8)
     assert rows["preference_bayes", PAIRED, ALL].high < 0 and rows["protocol", "share of major users", None].n == 48
     assert "preference_bayes" in outcome.verdict and outcome.sections[0].svg.startswith("<svg")
+
+
+def test_books_and_stacks_are_rows_that_may_be_asked_for(simulated, monkeypatch, tmp_path):
+    stacks = {STACK: ("bias", "als"), "stack with learners": ("bias", "als", "preference_bayes")}
+    monkeypatch.setattr(cold_ratings, "STACKS", stacks)
+    wanted = ["books", "bias", "preference_bayes", *stacks]
+    outcome = simulated(only=wanted, folder=tmp_path / "kept")
+    assert {row.setting["data"] for row in outcome.results.rows} == {"books"}
+    assert {row.method for row in outcome.results.rows} == {*wanted[1:], "protocol"}
+    at = {(row.method, row.metric, row.setting.get("support")): row for row in outcome.results.rows}
+    for metric in (MSE, "nDCG@3", "nDCG@5"):
+        for size in (*SIZES, ALL):
+            paired = at["preference_bayes", f"{metric} minus {STACK}", size].mean
+            ours, theirs = (at[name, metric, size].mean for name in ("preference_bayes", STACK))
+            assert paired == pytest.approx(ours - theirs)
+    assert at[STACK, MSE, ALL].mean < 1.02 * at["bias", MSE, ALL].mean
+    assert outcome.results.versions["boosted trees"] and STACK not in outcome.verdict.split(" has ")[0]
+    # members that no row was asked for were tuned all the same
+    assert (tmp_path / "kept" / "books, seed 1" / "als.trials.json").exists()
 
 
 def test_an_interrupted_study_goes_on(simulated, monkeypatch, tmp_path):

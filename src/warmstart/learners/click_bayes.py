@@ -38,6 +38,7 @@ class Config:
     least: int = 50  # rows that must have a value of a table for it to count
     choices: int = 8  # directions of "which items" that a user weighs
     context: bool = True  # whether a user weighs the context; the trees see it either way
+    width: float = 0.01  # variance of users' own weights on context and places before learning, which moves it slowly
     sweeps: int = 10  # of expectation-maximisation
     rounds: int = 4  # of the bound, for a new user
 
@@ -50,7 +51,7 @@ SPACE: dict[str, list[Any]] = {
         Trees(trees=200, leaves=8),
     ],
     "shrink": [5.0, 10.0, 20.0],
-    "choices": [4, 8, 16],
+    "width": [0.003, 0.01, 0.03],
 }
 
 
@@ -100,17 +101,17 @@ def learn(train: Ratings, cfg: Config, seed: int) -> State:
     model = make_trees(cfg.trees, seed, clicks=True).fit(x, y)
     place = _place(train, cfg.choices, seed)
     z = _design(known, place, cfg.context, train, _logit(expected))
-    beta, cov = _learn_prior(z, train, cfg.sweeps)
+    beta, cov = _learn_prior(z, train, cfg)
     return State(known, model, place, beta, cov, cfg.context, cfg.rounds)
 
 
-def _learn_prior(z: Floats, train: Ratings, sweeps: int) -> tuple[Floats, Floats]:
+def _learn_prior(z: Floats, train: Ratings, cfg: Config) -> tuple[Floats, Floats]:
     """beta and S, from f as it is and small weights on everything else."""
     size, people = z.shape[1], len(train.users)
-    beta, cov = np.zeros(size), 0.05 * np.eye(size)
-    beta[1], cov[0, 0] = 1.0, 0.3
+    beta, cov = np.zeros(size), np.diag(np.r_[0.3, 0.05, np.full(size - 2, cfg.width)])
+    beta[1] = 1.0
     weights = np.full(len(z), START)
-    for _ in range(sweeps):
+    for _ in range(cfg.sweeps):
         users = weigh(z, train.value, train.user, weights, np.tile(beta, (people, 1)), cov)
         beta = users.mean.mean(0)
         left = users.mean - beta

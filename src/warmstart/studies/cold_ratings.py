@@ -109,9 +109,13 @@ SOURCES = {
         ("gender", "age", "occupation", "zip"),
         {(MSE, ALL): "paper 1.210", ("nDCG@3", ALL): "paper 0.779", ("nDCG@5", ALL): "paper 0.803"},
     ),
-    "books": Source(read_book_crossing, BOOKS, READER, {}, {"preference_bayes": SPARSE}),
+    "books": Source(lambda path: read_book_crossing(path), BOOKS, READER, {}, {"preference_bayes": SPARSE}),
     "books, light users": Source(
-        read_book_crossing, PAPER_BOOKS, READER, {(MSE, ALL): "paper 3.93"}, {"preference_bayes": SPARSE}
+        lambda path: read_book_crossing(path),
+        PAPER_BOOKS,
+        READER,
+        {(MSE, ALL): "paper 3.93"},
+        {"preference_bayes": SPARSE},
     ),
 }
 
