@@ -107,7 +107,12 @@ SOURCES = {
         lambda path: read_movielens_1m(path),
         PAPER,
         ("gender", "age", "occupation", "zip"),
-        {(MSE, ALL): "paper 1.210", ("nDCG@3", ALL): "paper 0.779", ("nDCG@5", ALL): "paper 0.803"},
+        {
+            (MSE, ALL): "paper 1.210",
+            ("nDCG@3", ALL): "paper 0.779",
+            ("nDCG@5", ALL): "paper 0.803",
+            (MAJOR, ALL): "paper 0.65",
+        },
     ),
     "books": Source(lambda path: read_book_crossing(path), BOOKS, READER, {}, {"preference_bayes": SPARSE}),
     "books, light users": Source(
@@ -289,31 +294,29 @@ def rows_of(judged: Mapping[str, Mapping[int, Scores]], facts: Mapping[int, Tens
             for metric, other in AGAINST:
                 if other in judged and name != other:
                     ours, theirs = (
-                        {s: _judged(found[f"{metric}, {size}"]) for s, found in judged[n].items()}
+                        {s: kept for s, f in judged[n].items() if (kept := _scored(f, metric, size)) is not None}
                         for n in (name, other)
                     )
-                    told = f"{metric} minus {other}"
-                    rows.append(make_row(name, setting, told, differences(ours, theirs), fresh_tasks=True))
+                    if ours:
+                        told = f"{metric} minus {other}"
+                        rows.append(make_row(name, setting, told, differences(ours, theirs), fresh_tasks=True))
         setting = {"data": source, "support": ALL}
         gaps = {s: gap(found[f"{MSE}, {ALL}"], facts[s].numpy()) for s, found in by_seed.items()}
         for metric, field in ((GAP, "difference"), (STUDENT, "student"), (WELCH, "welch")):
             rows.append(make_row(name, setting, metric, {s: getattr(found, field) for s, found in gaps.items()}))
     shared = {"data": source}
-    rows.append(
-        make_row("protocol", shared, MAJOR, {s: major.double() for s, major in facts.items()}, peer="paper 0.65")
-    )
+    peer = published.get((MAJOR, ALL), "")
+    rows.append(make_row("protocol", shared, MAJOR, {s: major.double() for s, major in facts.items()}, peer=peer))
     first_method = next(iter(judged.values()))
     rows.append(make_row("protocol", shared, SINGLE, {s: found[SINGLE] for s, found in first_method.items()}))
     return rows
 
 
-def _judged(values: Tensor) -> Tensor:
-    return values[~values.isnan()]
-
-
 def _scored(scores: Scores, metric: str, size: int | str) -> Tensor | None:
+    """Of the users who can be judged, if there are any: nobody with one item to order can be."""
     values = scores.get(f"{metric}, {size}")
-    return None if values is None else _judged(values)
+    kept = None if values is None else values[~values.isnan()]
+    return kept if kept is not None and len(kept) else None
 
 
 def sections(results: Results, methods: Sequence[str], sources: Sequence[str]) -> list[Section]:
@@ -355,7 +358,7 @@ def verdict(rows: Sequence[Row], seconds: float) -> str:
     }
     best = min((name for name in at if name not in STACKS), key=lambda name: at[name], default=next(iter(at)))
     others = {"the shrunk effects": BIAS, "a stack of the baselines": STACK}
-    against = "".join(f", {told} {at[name]:.3f}" for told, name in others.items() if name in at)
+    against = "".join(f", {told} {at[name]:.3f}" for told, name in others.items() if name in at and name != best)
     return (
         f"With 80 % of an unseen user's ratings ({source}) {best} has an MSE of {at[best]:.3f}{against} "
         f"({seconds:.0f} s)."
