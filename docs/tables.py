@@ -36,6 +36,7 @@ PAGES = {
     "nearest_centroid": ["nearest_centroid"],
     "linear_head": ["linear_head"],
     "protonet": ["protonet"],
+    "click_bayes": ["click_bayes", "click_bayes, level alone"],
     "preference_bayes": [
         "preference_bayes",
         "preference_bayes, ratings alone",

@@ -33,6 +33,7 @@ OWN = (
     "task_model",
     "model_fusion",
     "meta_model",
+    "click_bayes",
 )  # with tests of their own
 METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem not in OWN)
 
@@ -216,6 +217,15 @@ def test_the_page_of_the_meta_model_fits_and_tunes():
     exec(snippet.replace("epochs=60, refit=2000", "epochs=1, refit=1"), names)
     before, after = names["state"].theta["mean"], names["tuned"].theta["mean"]
     assert names["models"]["head.weight"].shape == (1, 1, 4) and not torch.equal(before, after)
+
+
+def test_the_page_of_clicks_predicts_clicks(simulated_ratings):
+    (snippet,) = blocks("docs/methods/click_bayes.md")
+    ratings = simulated_ratings(users=60)
+    names = {"clicks": ratings._replace(value=(ratings.value > 3).astype(float), scale=(0.0, 1.0))}
+    exec(snippet.replace("choices=8", "choices=2, least=5"), names)
+    said = names["said"].mean
+    assert said.shape == (len(names["parts"].test.asked.value),) and 0 < said.min() < said.max() < 1
 
 
 def test_readme_example_for_tables_runs(tmp_path, monkeypatch, capsys):

@@ -9,7 +9,7 @@ import torch
 
 from warmstart.core import InputError, Prediction
 from warmstart.studies import cold_learners, cold_ratings
-from warmstart.studies.cold_ratings import ALL, COVERED, MINOR, MSE, PAIRED, Entry, Preset, judge
+from warmstart.studies.cold_ratings import ALL, COVERED, MINOR, MSE, PAIRED, STACK, Entry, Preset, judge
 from warmstart.tasks.cold_start import PAPER, SIZES, split_users
 from warmstart.training.preferences import Schedule
 
@@ -20,8 +20,10 @@ TINY = Preset(("global mean", "bias", "als", "preference_bayes"), 2, 1.0)
 def simulated(monkeypatch, simulated_ratings, tmp_path):
     ratings = simulated_ratings(users=120)
     monkeypatch.setattr(cold_ratings, "read_movielens_1m", lambda path: ratings)
-    monkeypatch.setattr(cold_ratings, "PROFILE", ("kind", "zip"))
-    monkeypatch.setattr(cold_ratings, "major_users", lambda parts: np.arange(len(parts.test.shown.users)) % 3 > 0)
+    monkeypatch.setattr(cold_ratings, "read_book_crossing", lambda path: ratings)
+    monkeypatch.setattr(
+        cold_ratings, "major_users", lambda parts, columns: np.arange(len(parts.test.shown.users)) % 3 > 0
+    )
     monkeypatch.setitem(cold_ratings.PRESETS, "quick", TINY)
     return lambda **more: cold_ratings.run(seeds=(0, 1), data=tmp_path, **more)
 
@@ -80,9 +82,28 @@ def test_every_learner_has_its_rows():
     assert sum("gamma" in name for name in cold_learners.ENTRIES) == 4
 
 
+def test_books_and_stacks_are_rows_that_may_be_asked_for(simulated, monkeypatch, tmp_path):
+    stacks = {STACK: ("bias", "als"), "stack with learners": ("bias", "als", "preference_bayes")}
+    monkeypatch.setattr(cold_ratings, "STACKS", stacks)
+    wanted = ["books", "bias", "preference_bayes", *stacks]
+    outcome = simulated(only=wanted, folder=tmp_path / "kept")
+    assert {row.setting["data"] for row in outcome.results.rows} == {"books"}
+    assert {row.method for row in outcome.results.rows} == {*wanted[1:], "protocol"}
+    at = {(row.method, row.metric, row.setting.get("support")): row for row in outcome.results.rows}
+    for metric in (MSE, "nDCG@3", "nDCG@5"):
+        for size in (*SIZES, ALL):
+            paired = at["preference_bayes", f"{metric} minus {STACK}", size].mean
+            ours, theirs = (at[name, metric, size].mean for name in ("preference_bayes", STACK))
+            assert paired == pytest.approx(ours - theirs)
+    assert at[STACK, MSE, ALL].mean < 1.02 * at["bias", MSE, ALL].mean
+    assert outcome.results.versions["boosted trees"] and STACK not in outcome.verdict.split(" has ")[0]
+    # members that no row was asked for were tuned all the same
+    assert (tmp_path / "kept" / "books, seed 1" / "als.trials.json").exists()
+
+
 def test_an_interrupted_study_goes_on(simulated, monkeypatch, tmp_path):
     first = simulated(folder=tmp_path / "kept")
-    assert (tmp_path / "kept" / "seed 0" / "split.json").exists()
+    assert (tmp_path / "kept" / "ml-1m, seed 0" / "split.json").exists()
 
     def never(train, config, seed):
         raise AssertionError("fitted again")
@@ -95,7 +116,7 @@ def test_an_interrupted_study_goes_on(simulated, monkeypatch, tmp_path):
 def test_scores_are_per_user_and_by_hand(simulated_ratings):
     users = split_users(simulated_ratings(users=40), PAPER).test
     asked = users.asked
-    scores = judge(lambda shown: Prediction(torch.full((len(asked.value),), 3.0)), users, torch.ones(8))
+    scores = judge(lambda shown: Prediction(torch.full((len(asked.value),), 3.0)), users)
     own = asked.value[asked.user == 2]
     assert float(scores[f"{MSE}, 5"][2]) == pytest.approx(((own - 3) ** 2).mean())
     assert float(scores[f"MAE, {ALL}"][2]) == pytest.approx(np.abs(own - 3).mean())

@@ -1,39 +1,33 @@
 """Gradient-boosted trees on what can be said of a user and an item before the rating is known.
 
 Columns: the shrunk effects and what they predict, how often the item and how much the user rated, the residuals of
-the support's items with like content, the profile, and the item's content. Training users show a random share of
-their ratings; the effects they are told come from other users (cross-fitting), so that training looks like test.
-Trees are LightGBM's where it is installed (extra `boost`), else scikit-learn's.
+the support's items with like content, the profile, and the item's content. Training users show any share of their
+ratings, and once more only few; the effects they are told come from other users (cross-fitting), so that training
+looks like test.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.ensemble import HistGradientBoostingRegressor
 
 from warmstart.baselines.rating_means import Bias, fit_bias, residuals, user_effects
 from warmstart.baselines.rating_means import Config as Effects
 from warmstart.core import Prediction
 from warmstart.maths.bilinear import Floats, make_events
-from warmstart.tasks.cold_start import Users
+from warmstart.maths.trees import Trees, make_trees
+from warmstart.tasks.cold_start import SIZES, Users
 from warmstart.tasks.features import Features
 from warmstart.tasks.profiles import fit_table, numbers_of
 from warmstart.tasks.ratings import Ratings, take_rows, take_users
 
 
 @dataclass(frozen=True)
-class Config:
-    trees: int = 200
-    rate: float = 0.05
-    leaves: int = 31
-    smallest_leaf: int = 50
-    l2: float = 10.0
+class Config(Trees):
     folds: int = 3  # of training users
     share: float = 0.05  # of items that must have a column of content for trees to see it
     effects: Effects = Effects()
@@ -50,13 +44,12 @@ def fit(train: Ratings, cfg: Config = Config(), seed: int = 0) -> Callable[[User
     parts = []
     for held in range(int(fold.max()) + 1):
         others, own = (take_users(train, np.flatnonzero(pick)) for pick in (fold != held, fold == held))
-        share = draw.random(len(own.users))
-        shown = draw.random(len(own.value)) < share[own.user]
-        drawn = Users(take_rows(own, shown), take_rows(own, ~shown), np.zeros(int(shown.sum()), dtype=np.int64))
         bias = fit_bias(others, cfg.effects)
-        parts.append((columns(drawn, bias, _counts(others), profile, content, cfg), drawn.asked.value))
+        for shown in _shown(own, draw):
+            drawn = Users(take_rows(own, shown), take_rows(own, ~shown), np.zeros(int(shown.sum()), dtype=np.int64))
+            parts.append((columns(drawn, bias, _counts(others), profile, content, cfg), drawn.asked.value))
     x, y = (np.concatenate(part) for part in zip(*parts, strict=True))
-    model = _model(cfg, seed).fit(x, y - x[:, 0])
+    model = make_trees(cfg, seed).fit(x, y - x[:, 0])
     bias, counts = fit_bias(train, cfg.effects), _counts(train)
 
     def predict(users: Users) -> Prediction:
@@ -95,32 +88,14 @@ def columns(users: Users, bias: Bias, counts: Floats, profile: Features, content
     return np.concatenate([np.stack(own, 1), about[asked.user], frequent[asked.item]], 1)
 
 
+def _shown(ratings: Ratings, draw: np.random.Generator) -> list[Any]:
+    """Which events training users show, at random: any share of them, and as few as at one of the sizes judged."""
+    count = np.bincount(ratings.user, minlength=len(ratings.users))
+    few = draw.choice(SIZES, size=len(count)) / np.maximum(count, 1)
+    return [draw.random(len(ratings.value)) < share[ratings.user] for share in (draw.random(len(count)), few)]
+
+
 def _counts(train: Ratings) -> Floats:
     """How often each item was rated, relative to the number of users, so that folds compare."""
     counted: Floats = 1000.0 * np.bincount(train.item, minlength=len(train.items)) / len(train.users)
     return counted
-
-
-def _model(cfg: Config, seed: int) -> Any:
-    if find_spec("lightgbm") is not None:
-        from lightgbm import LGBMRegressor
-
-        return LGBMRegressor(
-            n_estimators=cfg.trees,
-            learning_rate=cfg.rate,
-            num_leaves=cfg.leaves,
-            min_child_samples=cfg.smallest_leaf,
-            reg_lambda=cfg.l2,
-            random_state=seed,
-            n_jobs=1,
-            verbose=-1,
-        )
-    return HistGradientBoostingRegressor(
-        max_iter=cfg.trees,
-        learning_rate=cfg.rate,
-        max_leaf_nodes=cfg.leaves,
-        min_samples_leaf=cfg.smallest_leaf,
-        l2_regularization=cfg.l2,
-        early_stopping=False,
-        random_state=seed,
-    )

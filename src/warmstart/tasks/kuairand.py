@@ -39,7 +39,7 @@ def read_kuairand(path: str | Path) -> Ratings:
             "item": kept["video_id"],
             "value": kept["is_click"],
             "time": kept["time_ms"],
-            "tab": kept["tab"],
+            "tab": kept["tab"].astype("category"),  # a code
             "hour": kept["hourmin"] // 100,
         }
     )

@@ -1,0 +1,71 @@
+"""A marker in test users' ratings and in the items they rate: nothing that is fitted sees it, whatever the method.
+
+Test users give the highest rating to the last items of the catalogue instead of their own choices; every method is
+tuned, fitted and stacked on both worlds, and must say the same of validation users. Then test users in another order.
+"""
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from warmstart.engine.loop import silent
+from warmstart.studies import cold_clicks, cold_ratings
+from warmstart.tasks.cold_start import CLICKS, PAPER, Users, everything, split_users
+from warmstart.tasks.ratings import take_users, to_stack
+
+USERS = 60
+
+
+def rated(simulated_ratings, changed=()):
+    return simulated_ratings(users=USERS, changed=changed)
+
+
+def clicked(simulated_ratings, changed=()):
+    """Liked is clicked; the tab tells half of it, save for changed users."""
+    ratings = simulated_ratings(users=USERS, changed=changed)
+    liked = ratings.value > 3.2
+    tab = np.where(liked & (ratings.item % 2 == 0), "a", "b")
+    context = pd.DataFrame({"tab": pd.Categorical(tab, ["a", "b"])})
+    return ratings._replace(value=liked.astype(float), context=context, scale=(0.0, 1.0))
+
+
+def worlds(make, simulated_ratings, protocol):
+    clean = split_users(make(simulated_ratings), protocol)
+    names = set(clean.test.shown.users.index)
+    marked = split_users(make(simulated_ratings, names), protocol)
+    assert set(marked.test.shown.users.index) == names
+    assert set(marked.test.shown.item) != set(clean.test.shown.item)
+    return clean, marked
+
+
+def check(predict, again, clean, marked):
+    assert torch.equal(predict(clean.validation).mean, again(marked.validation).mean)
+    users = clean.test
+    said = to_stack(users.asked, predict(users).mean)
+    order = np.random.default_rng(0).permutation(len(users.shown.users))
+    moved = Users(take_users(users.shown, order), take_users(users.asked, order), np.zeros(0))
+    assert torch.allclose(to_stack(moved.asked, predict(moved).mean), said[order], atol=1e-5)
+
+
+@pytest.mark.parametrize("name", [*cold_ratings.ENTRIES, *cold_ratings.STACKS])
+def test_ratings(name, simulated_ratings):
+    clean, marked = worlds(rated, simulated_ratings, PAPER)
+
+    def fitted(parts):
+        train = everything(parts.train)
+        trials = 2 if name in ("bias", "als") else 1
+        split = cold_ratings.Split("ml-1m", parts, torch.zeros(0), trials, 0, None, {}, {})
+        if name in cold_ratings.STACKS:
+            return cold_ratings.fit_stack(cold_ratings.STACKS[name], split, train, silent)
+        return cold_ratings.ENTRIES[name].fit(train, cold_ratings.settled(name, split, silent), 0)
+
+    check(fitted(clean), fitted(marked), clean, marked)
+
+
+@pytest.mark.parametrize("name", [*cold_clicks.ENTRIES])
+def test_clicks(name, simulated_ratings):
+    clean, marked = worlds(clicked, simulated_ratings, CLICKS)
+    entry = cold_clicks.ENTRIES[name]
+    predict, again = (entry.fit(everything(parts.train), entry.config, 0) for parts in (clean, marked))
+    check(predict, again, clean, marked)
