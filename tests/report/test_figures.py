@@ -20,6 +20,7 @@ from warmstart.report.figures import (
     error_curves,
     group_bars,
     learning_curve,
+    ranking,
     reliability,
     scatters,
 )
@@ -188,3 +189,11 @@ def test_labels_move_apart_as_little_as_possible(heights, gap):
     offsets = gap * np.arange(len(heights))
     nearest = IsotonicRegression().fit_transform(offsets, np.array(heights) - offsets) + offsets
     assert spread(heights, gap) == pytest.approx(nearest, abs=1e-9)
+
+
+def test_a_ranking_has_a_line_for_each_name_the_lowest_first():
+    low, high = [0.1, -0.2, 0.2], [0.3, 0.0, 0.4]
+    drawing = ranking(["bb", "aa", "cc"], [0.2, -0.1, 0.3], low, high, [False, True, False], "effect")
+    assert "Ranked coefficients of 3 sources" in drawing
+    places = [drawing.index(name) for name in ("aa<", "bb<", "cc<")]
+    assert places == sorted(places)
