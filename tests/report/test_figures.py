@@ -21,6 +21,7 @@ from warmstart.report.figures import (
     group_bars,
     learning_curve,
     points,
+    ranking,
     reliability,
     scatters,
     split_histograms,
@@ -213,3 +214,11 @@ def test_points_of_groups_with_any_name(name):
     svg = points({name: np.zeros((3, 2)), "other": [[1.0, 2.0]]}, name)
     assert "other" in texts(svg)
     ElementTree.fromstring(svg)
+
+
+def test_a_ranking_has_a_line_for_each_name_the_lowest_first():
+    low, high = [0.1, -0.2, 0.2], [0.3, 0.0, 0.4]
+    drawing = ranking(["bb", "aa", "cc"], [0.2, -0.1, 0.3], low, high, [False, True, False], "effect")
+    assert "Ranked coefficients of 3 sources" in drawing
+    places = [drawing.index(name) for name in ("aa<", "bb<", "cc<")]
+    assert places == sorted(places)

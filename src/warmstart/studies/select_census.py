@@ -225,7 +225,7 @@ def verdict(rows: Sequence[Row], seconds: float) -> str:
         )
     against = at.get((OURS, f"{ACCURACY} minus {RANDOM}"))
     if against is not None:
-        worth = "worth something" if against.low > 0 else "not worth it"
-        words.append(f"choosing sources is {worth} on clean data: {against.mean:+.2f} points against random order")
+        worth = "worth something" if against.low > 0 else "not shown to be worth anything"
+        words.append(f"choosing sources is {worth} on clean data, {against.mean:+.2f} points against random order")
     told = "; ".join(words) or f"rows of {len({row.method for row in rows})} methods"
     return f"{told[0].upper()}{told[1:]} ({seconds:.0f} s)."
