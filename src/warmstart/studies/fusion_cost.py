@@ -50,7 +50,7 @@ class Preset(NamedTuple):
 
 PRESETS = {
     "quick": Preset((50, 100), (5, 10), 2, 4, 10),
-    "full": Preset((200, 1000, 5000), (5, 10, 15, 20), 4, 20, 50),
+    "full": Preset((200, 1000, 5000), (5, 10, 15, 20), 3, 100, 50),
 }
 TOTAL = 100  # epochs of the paper, for which the share of alignment is told
 
