@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from warmstart.baselines import click_means, click_trees
-from warmstart.core import InputError, Prediction, check_names
+from warmstart.core import Prediction, check_names
 from warmstart.engine.files import read_tensors, write_tensors
 from warmstart.engine.loop import Report, silent
 from warmstart.learners import click_bayes
@@ -29,6 +29,7 @@ from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.report.svg import looks
 from warmstart.tasks.cold_start import CLICKS, SIZES, Parts, Users, everything, first, save_parts, split_users
+from warmstart.tasks.data_folder import given
 from warmstart.tasks.kuairand import read_kuairand
 from warmstart.tasks.ratings import Ratings, to_batch, to_stack
 from warmstart.training.search import search
@@ -79,8 +80,7 @@ def run(
 ) -> Outcome:
     """On the CPU. With a folder, a run that was interrupted goes on where it stopped."""
     check_names(only, ENTRIES)
-    if data is None:
-        raise InputError("a folder with KuaiRand-Pure", "none", "name it with --data DIR or in WARMSTART_DATA")
+    data = given(data, "KuaiRand-Pure")
     began, chosen = time.perf_counter(), PRESETS[preset]
     methods = [name for name in ENTRIES if name in (only or chosen.methods)]
     ratings = read_kuairand(data)

@@ -19,12 +19,11 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from warmstart.baselines import autorec, rating_als, rating_items, rating_means, rating_trees
-from warmstart.core import InputError, Prediction, check_names
+from warmstart.core import Prediction, check_names
 from warmstart.engine.device import choose_device
 from warmstart.engine.files import read_tensors, write_tensors
 from warmstart.engine.loop import Report, silent
-from warmstart.estimators import stacking
+from warmstart.estimators import preference_rivals, stacking
 from warmstart.learners import preference_bayes
 from warmstart.maths.trees import booster
 from warmstart.metrics.errors import absolute_error, squared_error
@@ -50,6 +49,7 @@ from warmstart.tasks.cold_start import (
     save_parts,
     split_users,
 )
+from warmstart.tasks.data_folder import given
 from warmstart.tasks.movielens import read_movielens_1m
 from warmstart.tasks.ratings import Ratings, to_batch, to_stack
 from warmstart.training.preferences import Fitted
@@ -78,21 +78,13 @@ class Entry(NamedTuple):
 
 PLAIN = preference_bayes.Config(profile=False, choices=0, content=1.0)
 ENTRIES: dict[str, Entry | cold_learners.Learnt] = {
-    "global mean": Entry(rating_means.fit, rating_means.GLOBAL_MEAN),
-    "user mean": Entry(rating_means.fit, rating_means.USER_MEAN),
-    "item mean": Entry(rating_means.fit, rating_means.ITEM_MEAN),
-    "bias": Entry(rating_means.fit, rating_means.Config(), rating_means.SPACE),
-    "als": Entry(rating_als.fit, rating_als.Config(), rating_als.SPACE),
-    "item kNN": Entry(rating_items.fit_neighbours, rating_items.Neighbours(), rating_items.NEIGHBOURS_SPACE),
-    "ease": Entry(rating_items.fit_ease, rating_items.Ease(), rating_items.EASE_SPACE),
-    "autorec": Entry(autorec.fit, autorec.Config(), autorec.SPACE),
-    "boosted trees": Entry(rating_trees.fit, rating_trees.Config(), rating_trees.SPACE),
+    **{name: Entry(*rival) for name, rival in preference_rivals.BASELINES.items()},
     "preference_bayes": Entry(preference_bayes.fit, preference_bayes.Config(), preference_bayes.SPACE),
     "preference_bayes, ratings alone": Entry(preference_bayes.fit, PLAIN),
     "preference_bayes, without choices": Entry(preference_bayes.fit, preference_bayes.Config(choices=0)),
     **cold_learners.ENTRIES,
 }
-BASELINES = tuple(ENTRIES)[:9]
+BASELINES = tuple(preference_rivals.BASELINES)
 MEMBERS = BASELINES[3:]  # the means are what the effects say with an extreme shrinkage
 STACKS = {STACK: MEMBERS, "stack with learners": (*MEMBERS, "preference_bayes")}
 
@@ -158,8 +150,7 @@ def run(
     """
     check_names(only, (*ENTRIES, *STACKS, *SOURCES))
     where = choose_device(device)
-    if data is None:
-        raise InputError("a folder with MovieLens-1M", "none", "name it with --data DIR or in WARMSTART_DATA")
+    data = given(data, "MovieLens-1M")
     began, chosen = time.perf_counter(), PRESETS[preset]
     every = (*ENTRIES, *STACKS)
     methods = [name for name in every if name in only] or [name for name in every if name in chosen.methods]

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from warmstart.baselines import protonet
-from warmstart.core import InputError
 from warmstart.engine.loop import Report
 from warmstart.learners import imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
 from warmstart.studies.few_shot import Network, Parts, Setting, Size, entries, run_study
 from warmstart.tasks.class_split import take_classes
+from warmstart.tasks.data_folder import given
 from warmstart.tasks.images import with_rotations
 from warmstart.tasks.omniglot import read_omniglot, split_omniglot
 from warmstart.training.train import Plan
@@ -102,8 +102,7 @@ def run(
     folder: Path | None = None,
 ) -> Outcome:
     """With a folder, a run that was interrupted goes on where it stopped."""
-    if data is None:
-        raise InputError("a folder with Omniglot", "none", "name it with --data DIR or in WARMSTART_DATA")
+    data = given(data, "Omniglot")
     images = read_omniglot(data)
     parts = Parts(*(with_rotations(take_classes(images, names)) for names in split_omniglot(images)))
     network = Network(FILTERS[preset], strided=True)

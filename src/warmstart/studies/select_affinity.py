@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from warmstart.core import InputError, check_names
+from warmstart.core import check_names
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
 from warmstart.metrics.ranking import spearman
@@ -28,6 +28,7 @@ from warmstart.selection import surrogate, task_model, training
 from warmstart.selection.measures import cross_entropy
 from warmstart.selection.subsets import indicators, sample_subsets
 from warmstart.tasks.acs_income import ROLES, STATE, read_acs_income
+from warmstart.tasks.data_folder import given
 from warmstart.tasks.transfer import Transfer, read_transfer
 
 TARGET, LEFT_OUT, TOP = "HI", "CA", 10
@@ -62,8 +63,7 @@ def run(
     folder: Path | None = None,
 ) -> Outcome:
     check_names(only, METHODS)
-    if data is None:
-        raise InputError("a folder with ACSIncome", "none", "name it with --data DIR or in WARMSTART_DATA")
+    data = given(data, "ACSIncome")
     began, chosen, place = time.perf_counter(), PRESETS[preset], choose_device(device)
     people = read_acs_income(data)
     people = people[people[STATE] != LEFT_OUT].reset_index(drop=True)

@@ -46,6 +46,7 @@ from warmstart.selection.final import Fitted
 from warmstart.selection.measures import cross_entropy, guess
 from warmstart.studies.select_rows import ACCURACY, BEST, MEAN, VALIDATION, WORST, Score, judge, preferred, rows_of
 from warmstart.tasks.acs_income import ROLES, STATE, read_acs_income
+from warmstart.tasks.data_folder import given
 from warmstart.tasks.transfer import Rows, Transfer, read_transfer
 
 TARGETS = ("HI", "KS", "LA", "NJ", "NV", "SC")
@@ -95,8 +96,7 @@ def run(
 ) -> Outcome:
     """With a folder, a run that was interrupted goes on where it stopped. Exhaustive pairs on the first target only."""
     check_names(only, METHODS)
-    if data is None:
-        raise InputError("a folder with ACSIncome", "none", "name it with --data DIR or in WARMSTART_DATA")
+    data = given(data, "ACSIncome")
     began, chosen, place = time.perf_counter(), PRESETS[preset], choose_device(device)
     names = [name for name in METHODS if name in (only or chosen.methods)]
     people = read_acs_income(data)

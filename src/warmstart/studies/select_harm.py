@@ -19,7 +19,7 @@ import pandas as pd
 import torch
 from torch import Tensor
 
-from warmstart.core import InputError, check_names
+from warmstart.core import check_names
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
 from warmstart.estimators.source_methods import ALL, BASELINES, METHODS, OURS, RANDOM, TUNED, Plan, Session
@@ -40,6 +40,7 @@ from warmstart.studies.select_rows import (
     run_method,
 )
 from warmstart.tasks.acs_income import CODES, INCOME, NUMBERS, ROLES, STATE, read_acs_income
+from warmstart.tasks.data_folder import given
 from warmstart.tasks.transfer import Transfer, read_transfer
 
 FLIPPED, PERMUTED, RENAMED = range(3)
@@ -81,8 +82,7 @@ def run(
 ) -> Outcome:
     """With a folder, a run that was interrupted goes on where it stopped."""
     check_names(only, METHODS)
-    if data is None:
-        raise InputError("a folder with ACSIncome", "none", "name it with --data DIR or in WARMSTART_DATA")
+    data = given(data, "ACSIncome")
     began, chosen, place = time.perf_counter(), PRESETS[preset], choose_device(device)
     names = [name for name in METHODS if name in (only or chosen.methods)]
     people = read_acs_income(data)

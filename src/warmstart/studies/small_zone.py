@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from warmstart.core import InputError, Learner, Task, adapt, check_names, functional
+from warmstart.core import Learner, Task, adapt, check_names, functional
 from warmstart.core.trees import pack, take, tree_map, unpack
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
@@ -33,6 +33,7 @@ from warmstart.report.page import Outcome, Section
 from warmstart.studies.sines import Training, fit
 from warmstart.tasks import sine
 from warmstart.tasks.class_split import take_classes
+from warmstart.tasks.data_folder import given
 from warmstart.tasks.images import sampler, with_rotations
 from warmstart.tasks.omniglot import read_omniglot, split_omniglot
 from warmstart.training.sources import from_family
@@ -79,8 +80,8 @@ def run(
     """Sines, and Omniglot where its folder is given. With a folder an interrupted run goes on where it stopped."""
     size, where = PRESETS[preset], choose_device(device)
     check_names(only, METRICS, "tasks")
-    if OMNIGLOT in only and data is None:
-        raise InputError("a folder with Omniglot", "none", "name it with --data DIR or in WARMSTART_DATA")
+    if OMNIGLOT in only:
+        data = given(data, "Omniglot")
     bar = progress or (lambda label: silent)
     rows: list[Row] = []
     for kind in list(only) or [SINES, *([OMNIGLOT] if data is not None else [])]:

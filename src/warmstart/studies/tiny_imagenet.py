@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from warmstart.baselines import protonet
-from warmstart.core import InputError
 from warmstart.engine.loop import Report
 from warmstart.learners import imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
 from warmstart.studies.few_shot import Network, Parts, Setting, Size, entries, run_study
 from warmstart.tasks.class_split import take_classes
+from warmstart.tasks.data_folder import given
 from warmstart.tasks.tiny_imagenet import read_tiny_imagenet, split_tiny_imagenet
 from warmstart.training.train import Plan
 
@@ -76,8 +76,7 @@ def run(
     folder: Path | None = None,
 ) -> Outcome:
     """With a folder, a run that was interrupted goes on where it stopped."""
-    if data is None:
-        raise InputError("a folder with Tiny-ImageNet", "none", "name it with --data DIR or in WARMSTART_DATA")
+    data = given(data, "Tiny-ImageNet")
     images = read_tiny_imagenet(data)
     parts = Parts(*(take_classes(images, names) for names in split_tiny_imagenet(data)))
     network = Network(32, strided=False)

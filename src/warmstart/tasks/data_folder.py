@@ -8,6 +8,13 @@ from pathlib import Path
 from warmstart.core import InputError
 
 
+def given(path: Path | None, dataset: str) -> Path:
+    """The folder of public datasets, which whoever needs one must be told."""
+    if path is None:
+        raise InputError(f"a folder with {dataset}", "none", "name it with --data DIR or in WARMSTART_DATA")
+    return path
+
+
 def find_files(path: str | Path, folder: str, choices: Sequence[Sequence[str]]) -> list[Path]:
     """The files of the first choice that lies whole in `path`, or else in its sub-folder `folder`."""
     root = Path(path)
