@@ -12,6 +12,7 @@ import signal, sys
 from warmstart.cli import main
 from warmstart.estimators import fitting
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a start in the background would have switched off
 from_pool, at = fitting.from_pool, int(sys.argv.pop())
 
 def waiting(*arguments):
