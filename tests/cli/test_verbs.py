@@ -51,8 +51,10 @@ def test_every_verb_takes_the_common_options():
     found = commands(get_command(app))
     assert set(found) >= {"demo", "fit", "adapt", "evaluate", "export", "study", "bench", "data list", "data check"}
     for verb, options in found.items():
-        assert {"--seed", "--json", "--quiet"} <= options, verb
-        assert "--device" in options or verb == "export"  # which writes a file for any machine
+        assert {"--json", "--quiet"} <= options, verb
+        assert "--seed" in options or verb == "generate"  # which draws nothing
+        # export writes a file for any machine; pools of small models are fused, and users recommended to, on a CPU
+        assert "--device" in options or verb in ("export", "fuse", "generate", "recommend")
 
 
 def test_fit_tells_what_it_did_and_what_to_type_next(cli, home, tmp_path, fast):
@@ -249,7 +251,8 @@ def test_bench_prints_ratios_of_all_benchmarks(cli, tmp_path, monkeypatch):
         return make_results("meta_step", "full", device, "", rows)
 
     listed = [one["name"] for one in json.loads(cli("bench", "--list", "--json").out)]
-    assert listed == ["bayes_step", "conv_step", "memory", "meta_step", "recommend"]
+    small = ["bayes_step", "cold_step", "conv_step", "memory", "meta_step", "neighbours", "recommend"]
+    assert listed == [*small, "subset_training"]
     for name in listed:
         monkeypatch.setattr(f"warmstart.benches.{name}.run", run)
         sections = [Section(name, table=plain(["way", "ratio"], [["compiled", "41x"]], caption=name))]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from warmstart.cli.options import Device, Json, Model, Quiet, Seed, pairs
+from warmstart.cli.options import Json, Model, Quiet, Seed, pairs
 from warmstart.cli.output import Voice
 
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ def recommend(
         Path | None, typer.Option("--output", "-o", metavar="FILE", help="Items: .csv, .tsv or .parquet.")
     ] = None,
     seed: Seed = 0,
-    device: Device = "cpu",
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
