@@ -31,6 +31,14 @@ class Watch(NamedTuple):
     look: Callable[[Tree, int, Any], tuple[Tree, bool, dict[str, float]]]  # -> memo, stop, what to log
 
 
+class Diverged(InputError):
+    """A loss or a state that is not finite; `memo` is what the watch remembers from before."""
+
+    def __init__(self, got: str, remedy: str, memo: Tree) -> None:
+        super().__init__("a finite loss", got, remedy)
+        self.memo = memo
+
+
 Report: TypeAlias = Callable[[int, int, str], None]  # steps done, steps in all, a few words
 
 
@@ -75,7 +83,7 @@ def run(
                 means = {name: torch.stack(each).mean().item() for name, each in _by_name(told)}
                 told.clear()
                 loss = means["loss"]
-                _check(loss, state, done, folder)
+                _check(loss, state, done, folder, memo)
                 memo, stopped, figures = watch.look(memo, done, state)
                 rate = (done - first) / (time.perf_counter() - began)
                 figures = {**means, **figures, "per_second": rate}
@@ -103,14 +111,14 @@ def own_memory(state: Any) -> Any:
     return tree_map(lambda leaf: leaf.detach().clone(), state)
 
 
-def _check(loss: float, state: Any, done: int, folder: Path | None) -> None:
+def _check(loss: float, state: Any, done: int, folder: Path | None, memo: Tree) -> None:
     if math.isfinite(loss) and finite(named_leaves(state)):
         return
     where = "no checkpoint was kept"
     if folder is not None and (folder / CHECKPOINT).exists():
         where = f"the last good checkpoint is {folder / CHECKPOINT}"
     got = f"{loss} before step {done}" if not math.isfinite(loss) else f"a state that is not after step {done}"
-    raise InputError("a finite loss", got, f"lower the learning rates; {where}")
+    raise Diverged(got, f"lower the learning rates; {where}", memo)
 
 
 def _checkpoint(folder: Path, state: Any, memo: Tree, done: int, stopped: bool) -> None:

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from warmstart.baselines import linear_head, nearest_centroid, protonet
-from warmstart.core import Batch, InputError, Learner, Prediction, Task, check_names, functional
+from warmstart.core import Batch, Learner, Prediction, Task, check_names, functional
 from warmstart.core.trees import concat, flatten, leaves, take, to_device, unflatten
 from warmstart.engine.device import choose_device, fast_products
-from warmstart.engine.loop import Report, silent
+from warmstart.engine.loop import Diverged, Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
 from warmstart.learners import imaml, maml, meta_sgd, reptile, scratch
@@ -145,9 +145,7 @@ def run_study(
             with fast_products(where):
                 predict, alone = fit(name, learners, parts, setting, size, network, seed, where, report, kept)
                 judged = judge(predict, alone, test, where)
-        except InputError as error:
-            if "finite loss" not in str(error):
-                raise
+        except Diverged:
             judged = diverged(test)
         found.setdefault((name, setting), {})[seed] = judged
     rows = [row for key, by_seed in found.items() for row in rows_of(*key, by_seed, published)]

@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from warmstart.core import InputError, Learner, check_names
+from warmstart.core import Learner, check_names
 from warmstart.engine.device import choose_device
-from warmstart.engine.loop import Report, silent
+from warmstart.engine.loop import Diverged, Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
 from warmstart.learners import gem, maml
@@ -81,7 +81,7 @@ def run(
                 kept = None if folder is None else folder / f"{size.iterations}-{name}-{count}-{seed}"
                 try:
                     learner, state = fit(ENTRIES[name].build, config, training, seed, where, report, kept)
-                except InputError:  # diverged, which is a result
+                except Diverged:  # which is a result
                     for by_seed in errors.values():
                         by_seed[seed] = torch.full((size.tests,), float("nan"))
                     continue

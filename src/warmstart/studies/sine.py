@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from warmstart.core import InputError, Learner, Task, check_names
+from warmstart.core import Learner, Task, check_names
 from warmstart.core.trees import to_device
 from warmstart.engine.device import choose_device
-from warmstart.engine.loop import Report, silent
+from warmstart.engine.loop import Diverged, Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
 from warmstart.learners import empirical_bayes, imaml, maml, meta_sgd, pretrain, reptile, scratch
@@ -104,7 +104,7 @@ def run(
                     training = Training(sine.DEFAULT, shot, size.iterations, size.tasks, size.query)
                     entry = ENTRIES[name]
                     learner, state = fit(entry.build, entry.config, training, seed, where, report, kept, entry.fast)
-                except InputError:  # diverged, which is a result
+                except Diverged:  # which is a result
                     for steps in STEPS:
                         errors.setdefault((name, shot, steps), {})[seed] = torch.full((size.tests,), float("nan"))
                     continue

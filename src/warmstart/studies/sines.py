@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,7 +14,7 @@ import torch
 from warmstart.core import Learner, Likelihood, Model, functional
 from warmstart.core.trees import to_device
 from warmstart.engine.kernels import FUSED
-from warmstart.engine.loop import Report, silent
+from warmstart.engine.loop import Diverged, Report, silent
 from warmstart.engine.stage import TRACED, Stage
 from warmstart.learners import empirical_bayes
 from warmstart.models.likelihoods import squared
@@ -21,6 +23,7 @@ from warmstart.tasks import sine
 from warmstart.training.sources import from_family
 from warmstart.training.train import Plan, train
 
+LOOKS = 70  # at a training, for its log and checkpoints
 TOGETHER = 50  # updates in one CUDA graph
 NOISY = 5  # updates drawn at a time on a CPU for a learner that takes noise, of which there is much
 
@@ -50,8 +53,12 @@ def fit(
     folder: Path | None = None,
     fast: str = "*",
     stage: Stage | None = None,
+    validate: Callable[[Learner, Any], float] | None = None,
 ) -> tuple[Learner, Any]:
-    """A trained learner and its state; no test task is looked at. With a folder it goes on where it stopped."""
+    """A trained learner and its state; no test task is looked at. With a folder it goes on where it stopped.
+
+    With `validate` the state is the one that it found best, also of a training that diverged later.
+    """
     on_gpu = device.type == "cuda"
     stage = stage or (FUSED if on_gpu else TRACED)
     with seeded(seed):
@@ -73,5 +80,11 @@ def fit(
         together=on_gpu,
     )
     steps = training.iterations // together
-    plan = Plan(steps=steps, tasks=training.tasks, every=max(steps // 70, 10), together=together)
-    return learner, train(learner, state, source, plan, stage=stage, folder=folder, progress=bar).state
+    plan = Plan(steps, training.tasks, every=max(steps // LOOKS, 10), patience=2 * LOOKS, together=together)
+    watched = None if validate is None else partial(validate, learner)
+    try:
+        return learner, train(learner, state, source, plan, watched, stage=stage, folder=folder, progress=bar).state
+    except Diverged as stop:
+        if watched is None or not math.isfinite(stop.memo.value):
+            raise
+        return learner, stop.memo.state
