@@ -16,7 +16,7 @@ from warmstart.core import InputError
 from warmstart.core.trees import leaves
 from warmstart.engine import files
 from warmstart.engine.files import read_tensors, write_tensors
-from warmstart.engine.loop import CHECKPOINT, LOG, Watch, run
+from warmstart.engine.loop import CHECKPOINT, LOG, Diverged, Watch, run
 from warmstart.engine.noise import generator
 from warmstart.maths.outer import Delta, Info, outer
 
@@ -192,9 +192,10 @@ def poisoned(step, state_too):
 @pytest.mark.parametrize("state_too", [False, True], ids=["loss", "state"])
 @pytest.mark.parametrize("step", [5, 7, 9])
 def test_a_run_that_diverges_names_the_last_good_checkpoint(tmp_path, step, state_too):
-    with pytest.raises(InputError, match="lower the learning rates") as caught:
+    with pytest.raises(Diverged, match="lower the learning rates") as caught:
         run(poisoned(step, state_too), start(), source, STEPS, folder=tmp_path, every=EVERY, watch=watch())
     assert str(tmp_path / CHECKPOINT) in caught.value.remedy
+    assert equal(caught.value.memo, run(update, start(), source, 5, every=EVERY, watch=watch())[1])
     tensors, metadata = read_tensors(tmp_path / CHECKPOINT)
     assert metadata["done"] == "5"
     assert files.finite({name: leaf for name, leaf in tensors.items() if name.startswith("state")})

@@ -1,14 +1,18 @@
 """The scores of the sine study against draws and a hand-made predictor, and the studies from end to end."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
 
 from warmstart.core import InputError, Prediction
+from warmstart.engine.loop import Diverged
 from warmstart.engine.noise import generator
+from warmstart.engine.stage import PLAIN
+from warmstart.learners import reptile
 from warmstart.metrics.errors import squared_error
-from warmstart.studies import bayes_sine, inner_steps
+from warmstart.studies import bayes_sine, inner_steps, sines
 from warmstart.studies.bayes_sine import COVERAGE, MSE, NLL, OWN_COVERAGE, OWN_NLL, TUNING, WIDTH, judge
 from warmstart.studies.bayes_sine_rows import ENTRIES, GP, Smoother, smooth
 from warmstart.tasks import sine
@@ -97,3 +101,41 @@ def test_inner_steps_are_those_of_training(monkeypatch):
     assert float(inner_steps.FAMILY.bounds[0, 2, 1]) == 1.0 and inner_steps.FAMILY.noise == 0
     with pytest.raises(InputError, match="methods among"):
         inner_steps.run(only=["nobody"])
+
+
+def breaking(after):
+    """Reptile whose state is not finite after some updates."""
+
+    def build(*args):
+        learner = reptile.build(*args)
+
+        def update(state, delta, count):
+            new = learner.update(state, delta, count)
+            broken = {name: torch.where(state.done >= after, torch.nan, leaf) for name, leaf in new.theta.items()}
+            return new._replace(theta=broken)
+
+        return learner._replace(update=update)
+
+    return build
+
+
+@pytest.mark.parametrize("after", [5, 25])
+def test_a_training_that_diverges_keeps_the_state_that_was_best_before(after):
+    config, training = reptile.Config(inner_steps=1), sines.Training(sine.DEFAULT, 5, 40, tasks=2)
+    fit = partial(sines.fit, breaking(after), config, training, 3, torch.device("cpu"), stage=PLAIN)
+    seen = []
+
+    def validate(learner, state):
+        seen.append({name: leaf.clone() for name, leaf in state.theta.items()})
+        return -float(len(seen))  # every look is better than the one before
+
+    with pytest.raises(Diverged):
+        fit()
+    if after < 10:  # before a look
+        with pytest.raises(Diverged):
+            fit(validate=validate)
+        return
+    _, kept = fit(validate=validate)
+    assert len(seen) == 2
+    for name, leaf in seen[-1].items():
+        torch.testing.assert_close(kept.theta[name], leaf, rtol=0, atol=0)
