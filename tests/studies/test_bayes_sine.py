@@ -13,7 +13,7 @@ from warmstart.engine.stage import PLAIN
 from warmstart.learners import reptile
 from warmstart.metrics.errors import squared_error
 from warmstart.studies import bayes_sine, inner_steps, sines
-from warmstart.studies.bayes_sine import COVERAGE, MSE, NLL, OWN_COVERAGE, OWN_NLL, TUNING, WIDTH, judge
+from warmstart.studies.bayes_sine import COVERAGE, MSE, NLL, OWN_COVERAGE, OWN_NLL, TUNING, WIDTH, judge, score_rows
 from warmstart.studies.bayes_sine_rows import ENTRIES, GP, Smoother, smooth
 from warmstart.tasks import sine
 
@@ -68,6 +68,17 @@ def test_a_point_method_gets_its_spread_from_validation_tasks_and_divergence_is_
     expected = 0.5 * (torch.log(2 * math.pi * spread) + found[MSE, 0] / spread)
     torch.testing.assert_close(found[NLL, 0], expected)
     assert judge(None, *tasks)[MSE, 10].isnan().all()
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_seed_that_diverged_is_not_left_out_of_any_score(tasks, order):
+    said = Prediction(torch.zeros_like(tasks[1].query.y), torch.ones_like(tasks[1].query.y))
+    found = {0: judge(None, *tasks), 1: judge(lambda task, steps: said, *tasks)}
+    rows = score_rows("bmaml", "challenging", {seed: found[seed] for seed in order})
+    at = {row.metric: row for row in rows if row.setting["steps"] == 5}
+    assert set(at) == {MSE, NLL, COVERAGE, WIDTH, OWN_NLL, OWN_COVERAGE}
+    for row in at.values():
+        assert sorted(row.seeds) == [0, 1] and math.isnan(row.mean)
 
 
 def test_every_trial_is_a_configuration_of_its_learner():

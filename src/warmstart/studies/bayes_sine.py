@@ -204,9 +204,12 @@ def judge(predict: Predictor | None, validation: Task, test: Task) -> dict[tuple
 
 def score_rows(name: str, label: str, by_seed: Mapping[int, Mapping[tuple[str, int], Tensor]]) -> list[Row]:
     rows = []
-    for metric, steps in next(iter(by_seed.values())):
+    for metric, steps in max(by_seed.values(), key=len):  # a training that diverged says nothing of its own spread
         setting = {"family": label, "steps": steps}
-        values = {seed: scores[metric, steps].tolist() for seed, scores in by_seed.items()}
+        values = {
+            seed: scores.get((metric, steps), torch.full_like(scores[MSE, steps], torch.nan)).tolist()
+            for seed, scores in by_seed.items()
+        }
         rows.append(make_row(name, setting, metric, values, "%" if "coverage" in metric else ""))
     return rows
 
