@@ -7,9 +7,12 @@ import pandas as pd
 import pytest
 import torch
 
+from warmstart.baselines import pooled
 from warmstart.core import Batch, InputError
 from warmstart.core.trees import leaves, take, tree_map
+from warmstart.estimators import judging
 from warmstart.estimators.adapted import AdaptedModel
+from warmstart.estimators.evaluation import evaluate
 from warmstart.estimators.fitting import Problem, fingerprint
 from warmstart.estimators.judging import mean_error
 from warmstart.estimators.meta_learner import MetaLearner, extend_split
@@ -18,6 +21,7 @@ from warmstart.models.likelihoods import squared
 from warmstart.tasks.roles import Roles
 from warmstart.tasks.schema import Schema
 from warmstart.tasks.split import split_tasks
+from warmstart.training import sources
 
 
 def same(a, b):
@@ -196,3 +200,65 @@ def test_unfitted_models_say_so(tmp_path):
         with pytest.raises(InputError, match="expected"):
             call(MetaLearner())
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_going_on_with_one_or_two_new_tasks(tables, plan, fitted, count):
+    rows, about = tables
+    old = fitted("maml")
+    new = MetaLearner(plan=plan).fit(rows[rows["user"] < f"u{20 + count:03d}"], None, about, start=old)
+    before, after = old.fitted.schema.split, new.fitted.schema.split
+    assert set(after.train) - set(before.train) == {f"u{20 + i:03d}" for i in range(count)}
+    assert after[1:] == before[1:]
+    with pytest.raises(InputError, match="at least 3 new ones"):
+        MetaLearner(plan=plan).fit(rows[rows["user"] == "u021"], None, about, start=old)
+
+
+def test_an_adapted_model_holds_nothing_of_others(fitted, new_task, tmp_path):
+    """Neither the weights that its own replaced nor the names of the tasks that it was fitted on."""
+    support, _, known = new_task
+    for method in ("maml", "meta_sgd", "anil", "empirical_bayes"):
+        model = fitted(method)
+        model.save(tmp_path / method / "model")
+        model.adapt(support, known).save(tmp_path / method / "adapted")
+        kept = {
+            part: (tmp_path / method / part / "weights.safetensors").stat().st_size for part in ("model", "adapted")
+        }
+        if method in ("maml", "anil"):
+            assert kept["adapted"] < 1.1 * kept["model"] + 500
+        schema = (tmp_path / method / "adapted" / "schema.json").read_text()
+        assert not any(name in schema for part in model.fitted.schema.split for name in part)
+
+
+def test_a_model_predicts_new_tasks_at_once(fitted, new_task):
+    support, rows, known = new_task
+    model = fitted("maml")
+    for given in ({}, {"support": support, "descriptor": known}):
+        adapted = model.adapt(**given)
+        assert torch.equal(model.predict(rows, **given).mean, adapted.predict(rows).mean)
+        for ours, theirs in zip(
+            model.predict_interval(rows, 0.5, **given), adapted.predict_interval(rows, 0.5), strict=True
+        ):
+            assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("how", ["time", "first", "random"])
+def test_with_time_no_row_is_judged_by_later_ones(tables, plan, monkeypatch, how):
+    """Rows say when they were; in every episode of fitting, calibrating and judging all that is shown comes first."""
+    day = tables[0].groupby("user").cumcount().astype(float)
+    rows = tables[0][["user", "x"]].assign(day=day, y=day)  # so that targets tell the time
+    seen = []
+    for module in (sources, judging, pooled):
+
+        def watch(*args, drawn=module.episodes):
+            task = drawn(*args)
+            last = torch.where(task.support.mask > 0, task.support.y, -torch.inf).amax(-1)
+            seen.append(bool((last < torch.where(task.query.mask > 0, task.query.y, torch.inf).amin(-1)).all()))
+            return task
+
+        monkeypatch.setattr(module, "episodes", watch)
+    roles = {"time": {"time": "day"}, "first": {"first": True}, "random": {}}[how]
+    table = rows.sample(frac=1, random_state=3) if how == "time" else rows
+    model = MetaLearner("maml", plan=plan, trials=1, device="cpu").fit(table, Roles("user", "y", **roles))
+    evaluate(model, table, trials=1)
+    assert len(seen) > 10 and all(seen) == (how != "random")

@@ -86,3 +86,56 @@ def test_own_module_on_classes(plan):
     after = model.adapt(torch.zeros(4, 1), y=torch.tensor([0, 1, 2, 2])).predict(torch.zeros(2, 1)).mean
     assert after.shape == (2, 3) and (after[:, 2] > before[:, 2]).all()
     torch.testing.assert_close(after.sum(-1), torch.ones(2))
+
+
+class Scaled(nn.Module):
+    """A network with what is not a parameter: a buffer, dropout and batch statistics."""
+
+    def __init__(self, scale, seed=0):
+        super().__init__()
+        self.inner = network(seed)
+        self.register_buffer("scale", torch.tensor(scale))
+        self.norm, self.dropout = nn.BatchNorm1d(1), nn.Dropout(0.3)
+
+    def forward(self, x):
+        return self.inner(self.dropout(self.norm(x))) * self.scale
+
+
+def test_buffers_come_back_too(tmp_path, plan):
+    x, y = torch.linspace(-3, 3, 6)[:, None], torch.linspace(0, 1, 6)
+    module = Scaled(3.0).eval()
+    module.norm.running_mean.fill_(0.4)
+    model = MetaLearner("maml", plan=plan, trials=1, model=module).fit_pools(sines(16, 0), sines(4, 1))
+    ours = model.adapt(x, y=y)
+    model.save(tmp_path / "model")
+    ours.save(tmp_path / "adapted")
+    for found in (
+        MetaLearner.load(tmp_path / "model", model=Scaled(1.0, 5).eval()).adapt(x, y=y),
+        AdaptedModel.load(tmp_path / "adapted", model=Scaled(1.0, 6).eval()),
+    ):
+        assert torch.equal(found.predict(x).mean, ours.predict(x).mean)
+        assert float(found.module().scale) == 3.0
+    with pytest.raises(InputError, match="tensors of this model"):
+        MetaLearner.load(tmp_path / "model", model=network())
+
+
+def test_layers_that_draw_or_remember_are_refused_in_training(tmp_path, plan):
+    for module, words in (
+        (nn.Sequential(nn.Dropout(0.1), nn.Linear(1, 1)), "Dropout 0 in training mode"),
+        (nn.Sequential(nn.Linear(1, 2), nn.BatchNorm1d(2), nn.Linear(2, 1)), r"BatchNorm1d 1 .* call eval\(\)"),
+    ):
+        with pytest.raises(InputError, match=words):
+            MetaLearner("maml", plan=plan, trials=1, model=module).fit_pools(sines(16, 0), sines(4, 1))
+        model = MetaLearner("maml", plan=plan, trials=1, model=module.eval()).fit_pools(sines(16, 0), sines(4, 1))
+        model.save(tmp_path / "model")
+        with pytest.raises(InputError, match=words):
+            MetaLearner.load(tmp_path / "model", model=module.train())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_numbers_that_are_none_are_refused(plan, bad):
+    model = MetaLearner("maml", plan=plan, trials=1, model=network()).fit_pools(sines(16, 0), sines(4, 1))
+    fine, odd = torch.ones(2), torch.tensor([1.0, bad])
+    for x, y in ((fine, odd), (odd, fine)):
+        with pytest.raises(InputError, match="finite numbers"):
+            model.adapt(x[:, None], y=y)

@@ -150,3 +150,20 @@ def test_buckets_hold_every_task_once_and_do_not_overlap():
         assert lengths[short].max() <= lengths[long].min()
     assert max(map(len, parts)) - min(map(len, parts)) <= 1
     assert [part.tolist() for part in buckets(torch.tensor([5, 4]), 4)] == [[1], [0]]
+
+
+def test_ordered_tasks_show_what_came_before_what_is_judged():
+    """Whatever is drawn is the split by hand of a task as it stood after some of its rows."""
+    pool = ragged()._replace(ordered=True)
+    found = set()
+    for seed in range(200):
+        task = episodes(pool, torch.arange(5), 3, 2, torch.Generator().manual_seed(seed))
+        for t in range(5):
+            rows = rows_of(LENGTHS, t)
+            seen = shown(task.support, t), shown(task.query, t)
+            ends = [n for n in range(min(2, len(rows)), len(rows) + 1) if seen == by_hand(rows[:n], 3, 2)]
+            assert ends, (seen, rows)
+            found.add((t, ends[0]))
+    assert len(found) == sum(max(1, n - 1) for n in LENGTHS)  # every end but one after a single row
+    for moved in (pool.to("cpu"), pool.select(torch.tensor([2, 0]))):
+        assert moved.ordered

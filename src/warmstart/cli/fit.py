@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from warmstart.tasks.roles import Roles
 
 
-COLUMNS = ("task", "target", "item", "time", "weight", "group", "numeric", "categorical", "multi", "drop")
+COLUMNS = ("task", "target", "item", "time", "weight", "group", "numeric", "categorical", "multi", "drop", "first")
 OF_TABLES = (*COLUMNS, "task_table", "item_table", "kind", "support", "start", "preferences", "scale")
-OF_ROWS = ("weight", "group", "kind", "support", "start", "tensorboard")
+OF_ROWS = ("weight", "group", "first", "kind", "support", "start", "tensorboard")
 OF_STEPS = ("steps", "every", "tasks", "query")
 OF_PICTURES = ("way", "shot", "size", "rotations", "broken")
 OF_BOTH = ("steps", "every", "tasks", "query", "trials")  # with other defaults
@@ -42,7 +42,8 @@ def fit(
     item: Annotated[
         str | None, typer.Option(metavar="COL", help="Key of the item table; of preferences, what is rated.")
     ] = None,
-    time: Annotated[str | None, typer.Option(metavar="COL", help="Rows of a task are sorted by it.")] = None,
+    time: Annotated[str | None, typer.Option(metavar="COL", help="Rows are sorted by it, and the first shown.")] = None,
+    first: Annotated[bool, typer.Option("--first", help="Tasks show their first rows instead of random ones.")] = False,
     weight: Annotated[str | None, typer.Option(metavar="COL", help="Weight of a row in the loss.")] = None,
     group: Annotated[str | None, typer.Option(metavar="COL", help="Group of a task, for reports.")] = None,
     numeric: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns that hold numbers.")] = None,
@@ -127,7 +128,7 @@ def fit(
         return
     refuse_options(context, ("scale",), "rows", "leave them out, or add --preferences")
     begun = None if start is None else MetaLearner.load(start)
-    columns: dict[str, Any] = {"item": item, "time": time, "weight": weight, "group": group}
+    columns: dict[str, Any] = {"item": item, "time": time, "weight": weight, "group": group, "first": first}
     columns |= {"numeric": names(numeric), "categorical": names(categorical), "multi": names(multi)}
     told = task is not None or target is not None
     roles = _roles(task, target, columns | {"drop": names(drop) or ()}) if told or begun is None else None

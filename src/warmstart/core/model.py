@@ -13,6 +13,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.dropout import _DropoutNd
 
 from warmstart.core.errors import InputError
 from warmstart.core.task import Batch
@@ -78,6 +80,7 @@ def functional(module: nn.Module, fast: str | Sequence[str] = "*") -> Model:
     >>> functional(nn.Linear(2, 1), fast="bias").fast
     frozenset({'bias'})
     """
+    _check_mode(module)
     patterns = [fast] if isinstance(fast, str) else list(fast)
     params = {name: value.detach().clone() for name, value in module.named_parameters()}
     buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
@@ -155,3 +158,14 @@ def task_log_likelihood(
         return (rows * batch.w * batch.mask).sum(-1)
 
     return total
+
+
+def _check_mode(module: nn.Module) -> None:
+    """A pure function neither draws nor remembers what it has seen."""
+    for name, part in module.named_modules():
+        draws = isinstance(part, _DropoutNd) and part.p > 0
+        remembers = isinstance(part, _NormBase) and part.track_running_stats
+        if part.training and (draws or remembers):
+            got = f"{type(part).__name__}{f' {name}' * bool(name)} in training mode"
+            remedy = "call eval() on the module, or use GroupNorm or LayerNorm"
+            raise InputError("layers that do the same in training and after it", got, remedy)

@@ -17,7 +17,7 @@ from warmstart.engine.files import same_tensors
 from warmstart.estimators.folder import WEIGHTS, pack, read_config, write_folder
 from warmstart.estimators.judging import interval
 from warmstart.estimators.onnx import export
-from warmstart.estimators.trained import Trained, damaged, restore
+from warmstart.estimators.trained import Trained, damaged, restore, unreplaced
 from warmstart.tasks.table import Source
 
 
@@ -73,10 +73,12 @@ class AdaptedModel:
         return own
 
     def save(self, path: str | Path) -> None:
-        tensors = {**self.trained.tensors(), "adapted": self.adapted, "descriptor": self.descriptor}
+        """Of the trained model only what this one needs: neither the weights it replaced nor the names of tasks."""
+        theta = unreplaced(self.trained.state.theta, self.adapted)
+        tensors = {**self.trained.tensors(), "theta": theta, "adapted": self.adapted, "descriptor": self.descriptor}
         config = {**self.trained.config_json(), "kind": "adapted", "shown": self.shown}
         card = f"# A model adapted to one task\n\nMethod {self.trained.name}, {self.shown} rows seen.\n"
-        write_folder(Path(path), pack(config, tensors, self.trained.schema_json(), card))
+        write_folder(Path(path), pack(config, tensors, self.trained.schema_json(named=False), card))
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module | None = None) -> AdaptedModel:

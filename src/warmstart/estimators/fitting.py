@@ -147,9 +147,9 @@ def possible(names: Sequence[str], problem: Problem) -> dict[str, Method]:
 
 def fingerprint(problem: Problem, plan: Plan, seed: int, network: Network, warm: Any) -> str:
     """A name that changes with anything but the method that changes a run, so that a resumed run is the same run."""
-    words = [dataclasses.asdict(plan), seed, network, problem.likelihood.name, problem.classes]
+    words = [dataclasses.asdict(plan), seed, network, problem.likelihood.name, problem.classes, problem.train.ordered]
     digest = hashlib.blake2b(json.dumps(words, sort_keys=True).encode(), digest_size=6)
     own = () if problem.module is None else dict(problem.module.state_dict())
-    for leaf in leaves((tuple(problem.train), tuple(problem.validation), warm or (), own)):
+    for leaf in leaves((tuple(problem.train)[:-1], tuple(problem.validation)[:-1], warm or (), own)):
         digest.update(leaf.detach().cpu().contiguous().flatten().view(torch.uint8).numpy())
     return digest.hexdigest()

@@ -20,10 +20,10 @@ SIZES = (0, 1, 2, 5, 10, 20)  # support rows at which everything is judged
 Predictor: TypeAlias = Callable[[Task], Prediction]
 
 
-def held_out(pool: Pool, support: int, query: int, seed: int, shuffle: bool = True) -> Task:
+def held_out(pool: Pool, support: int, query: int, seed: int) -> Task:
     """The fixed episodes of a pool of held-out tasks: `support` rows to show from, `query` to judge."""
     ids = torch.arange(pool.count, device=pool.y.device)
-    return episodes(pool, ids, support, query, generator(seed, 7, device=pool.y.device) if shuffle else None)
+    return episodes(pool, ids, support, query, None if pool.ordered else generator(seed, 7, device=pool.y.device))
 
 
 def sizes_up_to(support: int) -> list[int]:

@@ -9,11 +9,12 @@ from typing import Any
 
 import pandas as pd
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from warmstart.core import Columns, InputError, Tree, make_batch
-from warmstart.core.trees import to_device, tree_map
+from warmstart.core import Columns, InputError, Prediction, Tree, make_batch
+from warmstart.core.trees import named_leaves, to_device, tree_map
 from warmstart.engine.device import choose_device
+from warmstart.engine.files import finite
 from warmstart.engine.stage import PLAIN
 from warmstart.estimators.adapted import AdaptedModel
 from warmstart.estimators.choosing import Chosen, Record, choose
@@ -81,7 +82,12 @@ class MetaLearner:
             schema = dataclasses.replace(old, split=extend_split(old.split, names, self.seed))
         train, validation, _ = split_pools(schema, schema.transform(frame, task_table, item_table))
         if not train.count or not validation.count:
-            raise InputError("training and validation tasks", "only one of them", "add rows of new tasks")
+            have = f"{train.count} and {validation.count}"
+            raise InputError(
+                "training and validation tasks",
+                have,
+                "add tasks that the model was validated on, or at least 3 new ones",
+            )
         problem = Problem(
             train,
             validation,
@@ -118,7 +124,7 @@ class MetaLearner:
         support: Source | Tree | None = None,
         descriptor: pd.DataFrame | Mapping[str, Any] | None = None,
         item_table: Source | None = None,
-        y: torch.Tensor | None = None,
+        y: Tensor | None = None,
         device: str = "cpu",
     ) -> AdaptedModel:
         """A model for a new task from its rows (none: zero-shot) and what is known of it.
@@ -134,6 +140,8 @@ class MetaLearner:
                 return AdaptedModel(trained, trained.before(about), about, 0)
             if y is None:
                 raise InputError("x and y of the support", "no y", "pass adapt(x, y=...)")
+            if not finite(named_leaves({"x": support, "y": y})):
+                raise InputError("finite numbers in x and y of the support", "others", "leave those rows out")
             return AdaptedModel(trained, trained.adapt(make_batch(support, y), about), about, len(y))
         known = schema.transform_descriptor({} if descriptor is None else descriptor)
         if support is None:
@@ -148,6 +156,14 @@ class MetaLearner:
         x, y = schema.transform_rows(frame, item_table), schema.target.encode(frame[schema.roles.target])
         batch = make_batch(x, y, schema.weights(frame))
         return AdaptedModel(trained, trained.adapt(batch, known), known, len(frame))
+
+    def predict(self, rows: Source | Tree, **known: Any) -> Prediction:
+        """Of rows of a new task, of which `known` is what `adapt` takes: nothing, its support, its descriptor."""
+        return self.adapt(**known).predict(rows, known.get("item_table"))
+
+    def predict_interval(self, rows: Source | Tree, level: float = 0.9, **known: Any) -> tuple[Tensor, Tensor]:
+        """low and high, likewise."""
+        return self.adapt(**known).predict_interval(rows, level, known.get("item_table"))
 
     @property
     def fitted(self) -> Trained:
@@ -276,7 +292,8 @@ def extend_split(old: Split | None, names: list[str], seed: int) -> Split:
     """Tasks that the model has seen keep their part, so that none becomes held out later; new ones are divided."""
     before = old or Split((), (), ())
     fresh = set(names).difference(*before)
-    after = split_tasks(fresh, seed=seed) if fresh else Split((), (), ())
+    few = len(fresh) < 3 and any(before)  # too few to divide: they are trained with
+    after = Split(tuple(fresh), (), ()) if few else split_tasks(fresh, seed=seed)
     return Split(*(tuple(sorted({*a, *b})) for a, b in zip(before, after, strict=True)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
@@ -127,6 +128,8 @@ class Trained:
     def tensors(self) -> dict[str, Tree]:
         """What is saved."""
         kept: dict[str, Tree] = {"theta": self.state.theta}
+        if self.module is not None:
+            kept["buffers"] = buffers(self.module)
         return kept if self.calibration is None else {**kept, "calibration": self.calibration}
 
     def config_json(self) -> dict[str, Any]:
@@ -140,8 +143,11 @@ class Trained:
             "validation": self.value if self.value == self.value else None,
         }
 
-    def schema_json(self) -> str | None:
-        return None if self.schema is None else self.schema.to_json()
+    def schema_json(self, named: bool = True) -> str | None:
+        """With or without the names of the tasks that it was fitted on."""
+        if self.schema is None:
+            return None
+        return self.schema.to_json() if named else dataclasses.replace(self.schema, split=None).to_json()
 
 
 def restore(path: Path, config: dict[str, Any], module: nn.Module | None) -> tuple[Trained, dict[str, Tensor]]:
@@ -149,6 +155,14 @@ def restore(path: Path, config: dict[str, Any], module: nn.Module | None) -> tup
     if config.get("own_module") and module is None:
         raise InputError(f"the network that {path} was trained with", "none", "pass load(path, model=...)")
     schema = None if config.get("own_module") else Schema.from_json(read_text(path / SCHEMA))
+    found, _ = read_tensors(path / WEIGHTS)
+    if not finite(found):
+        raise InputError(f"finite weights in {path / WEIGHTS}", "others", "restore the file, or fit again")
+    if module is not None:
+        module = copy.deepcopy(module)
+        kept = under(found, "buffers")
+        same_tensors(kept, buffers(module), path / WEIGHTS)
+        module.load_state_dict(kept, strict=False)
     try:
         cfg = configure(find(config["method"]).config, config["config"])
         likelihood = LIKELIHOODS[config["likelihood"]]
@@ -173,10 +187,7 @@ def restore(path: Path, config: dict[str, Any], module: nn.Module | None) -> tup
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):  # RuntimeError: torch on absurd sizes
         raise damaged(path) from None
-    found, _ = read_tensors(path / WEIGHTS)
-    if not finite(found):
-        raise InputError(f"finite weights in {path / WEIGHTS}", "others", "restore the file, or fit again")
-    theta = under(found, "theta")
+    theta = {**_replaced(under(found, "adapted"), named_leaves(state.theta)), **under(found, "theta")}
     same_tensors(theta, named_leaves(state.theta), path / WEIGHTS)
     filled = state._replace(theta=fill(state.theta, theta))
     return dataclasses.replace(trained, state=filled, calibration=_calibration(path, found, likelihood)), found
@@ -192,6 +203,25 @@ def _calibration(path: Path, found: dict[str, Tensor], likelihood: Likelihood) -
     if kept.scores.shape != (*kept.sizes.shape, *kept.mask.shape):
         raise damaged(path, WEIGHTS)
     return kept
+
+
+def buffers(module: nn.Module) -> dict[str, Tensor]:
+    """What a module keeps beside its parameters."""
+    parameters = dict(module.named_parameters())
+    return {name: value.detach() for name, value in module.state_dict().items() if name not in parameters}
+
+
+def unreplaced(theta: Tree, adapted: Tree) -> dict[str, Tensor]:
+    """Those of the meta-parameters that an adapted model needs beside its own, which stand in the place of others."""
+    own = named_leaves(adapted) if isinstance(adapted, dict) else {}
+    named = named_leaves(theta)
+    return {name: value for name, value in named.items() if name not in _replaced(own, named)}
+
+
+def _replaced(adapted: dict[str, Tensor], theta: dict[str, Tensor]) -> dict[str, Tensor]:
+    """An adapted model's own parameters under the names of the meta-parameters they take the place of."""
+    own = {name: adapted.get(name.removeprefix("params/")) for name in theta}
+    return {name: value for name, value in own.items() if value is not None and value.shape == theta[name].shape}
 
 
 def damaged(path: Path, name: str = CONFIG) -> InputError:

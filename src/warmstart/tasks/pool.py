@@ -25,6 +25,7 @@ class Pool(NamedTuple):
     descriptor: Tree  # [T, ...]
     key: Tensor  # [T]
     group: Tensor  # [T] integer group of a task, for reports; zeros when nothing is known
+    ordered: bool = False  # rows are in their order of time: the first are shown, never later ones than are judged
 
     @property
     def count(self) -> int:  # type: ignore[override]
@@ -35,7 +36,8 @@ class Pool(NamedTuple):
         return self.offsets[1:] - self.offsets[:-1]
 
     def to(self, device: torch.device | str) -> Pool:
-        return Pool(*to_device(tuple(self), device))
+        *moved, ordered = self
+        return Pool(*to_device(tuple(moved), device))._replace(ordered=ordered)
 
     def select(self, ids: Tensor) -> Pool:
         """A pool of these tasks only."""
@@ -44,7 +46,7 @@ class Pool(NamedTuple):
         shift = self.offsets[:-1][ids] - offsets[:-1]
         rows = shift.repeat_interleave(lengths) + torch.arange(int(offsets[-1]), device=self.y.device)
         x, y, w = take((self.x, self.y, self.w), rows)
-        return Pool(x, y, w, offsets, take(self.descriptor, ids), self.key[ids], self.group[ids])
+        return Pool(x, y, w, offsets, take(self.descriptor, ids), self.key[ids], self.group[ids], self.ordered)
 
 
 def make_pool(
@@ -55,6 +57,7 @@ def make_pool(
     w: Tensor | None = None,
     key: Tensor | None = None,
     group: Tensor | None = None,
+    ordered: bool = False,
 ) -> Pool:
     """A pool from rows that lie task after task.
 
@@ -73,6 +76,7 @@ def make_pool(
         torch.zeros(count, 0, device=y.device) if descriptor is None else descriptor,
         torch.arange(count, device=y.device) if key is None else key,
         torch.zeros(count, dtype=torch.long, device=y.device) if group is None else group,
+        ordered,
     )
 
 
@@ -88,9 +92,10 @@ def episodes(
 ) -> Task:
     """Tasks `ids`, each split into at most `support` rows shown and at most `query` rows judged.
 
-    With a generator the rows are shuffled first; without, the first rows are shown and the last
-    ones judged. A task keeps at least one row and at most one in `part` of its rows (or what the
-    support leaves, if that is more) for the query. `support_rows` [t] limits each task's support.
+    The first rows are shown and the last ones judged: with a generator of a shuffled task, or, where rows are
+    ordered, of a task as it stood after a random number of rows. A task keeps at least one row and at most one in
+    `part` of its rows (or what the support leaves, if that is more) for the query. `support_rows` [t] limits each
+    task's support.
     `widest`, a bound on the lengths, spares a GPU the wait for their maximum.
     """
     lengths = pool.lengths[ids]
@@ -98,7 +103,10 @@ def episodes(
     device = pool.y.device
     place = torch.arange(widest, device=device)
     real = place < lengths[:, None]
-    if generator is None:
+    if generator is not None and pool.ordered:
+        cut = torch.rand(len(ids), generator=generator, device=generator.device).to(device)
+        lengths = torch.minimum(lengths, 2 + (cut * (lengths - 1)).long())
+    if generator is None or pool.ordered:
         order = place.expand(len(ids), widest)
     else:
         noise = torch.rand(len(ids), widest, generator=generator, device=generator.device).to(device)

@@ -32,10 +32,11 @@ class Roles:
     categorical: tuple[str, ...] | None = None
     multi: tuple[str, ...] | None = None  # several values in a cell: a list, or text with separators
     item: str | None = None  # key of the item table
-    time: str | None = None  # rows of a task are sorted by it
+    time: str | None = None  # rows of a task are sorted by it, and the first are shown
     weight: str | None = None
     group: str | None = None  # of a task, for reports
     drop: tuple[str, ...] = ()
+    first: bool = False  # also without a time column a task shows its first rows, not random ones
 
     def __post_init__(self) -> None:
         for name in _LISTS:
@@ -66,7 +67,10 @@ class Roles:
     def from_dict(cls, content: Mapping[str, Any]) -> Roles:
         """The inverse of `to_dict`; ValueError or TypeError when the content is damaged."""
         roles = cls(**content)
-        for name, value in asdict(roles).items():
+        named = asdict(roles)
+        if not isinstance(named.pop("first"), bool):
+            raise ValueError("bad role first")
+        for name, value in named.items():
             wanted = tuple if name in _LISTS else str
             parts = value if isinstance(value, tuple) else (value,)
             given = isinstance(value, wanted) and all(isinstance(part, str) for part in parts)

@@ -120,6 +120,7 @@ class Schema:
             w[place],
             torch.tensor([digest(name) for name in names]),
             group,
+            roles.first or roles.time is not None,
         )
         return NamedPool(pool, tuple(names), groups, place)
 

@@ -53,8 +53,8 @@ class Transfer(NamedTuple):
         return len(self.names) - 1
 
     def to(self, device: torch.device | str) -> Transfer:
-        moved = to_device((tuple(self.pool), self.group, self.validation, self.test), device)
-        return self._replace(pool=Pool(*moved[0]), group=moved[1], validation=moved[2], test=moved[3])
+        group, validation, test = to_device((self.group, self.validation, self.test), device)
+        return self._replace(pool=self.pool.to(device), group=group, validation=validation, test=test)
 
 
 def read_transfer(
