@@ -167,7 +167,7 @@ class Schema:
         if not self.descriptor.names:
             return self.descriptor.encode(pd.DataFrame(index=range(len(names))), "task table")
         if tasks is None:
-            raise InputError("a task table, as in training", "none", "pass task_table")
+            raise InputError("a task table, as in training", "none", "pass it (--task-table)")
         require(self.descriptor.names, tasks.columns, "task table")
         return self.descriptor.encode(describe(tasks, self.roles.task, names), "task table")
 

@@ -107,7 +107,11 @@ def _read_text(path: Path, encoding: str) -> Any:
 def _unreadable(path: Path, encoding: str, error: Exception) -> InputError:
     line = _undecodable_line(path, encoding)
     if line is not None:
-        return InputError(f"{encoding} text in file {path}", f"other bytes in line {line}", "pass the file's encoding")
+        return InputError(
+            f"{encoding} text in file {path}",
+            f"other bytes in line {line}",
+            "save the file as UTF-8, or pass read_table its encoding",
+        )
     ragged = re.search(r"Row #(\d+): Expected (\d+) columns?, got (\d+)", str(error))
     if ragged:
         row, expected, got = map(int, ragged.groups())
