@@ -23,6 +23,7 @@ from torch import Tensor
 from warmstart.baselines import autorec, deepfm, neumf, rating_als, rating_means
 from warmstart.baselines.rating_networks import Training
 from warmstart.core import Params, Prediction, check_names
+from warmstart.engine.files import read_tensors, write_tensors
 from warmstart.engine.loop import Report, silent
 from warmstart.estimators.model_fusion import WAYS, ModelFusion
 from warmstart.fusion import hypernetwork, meta_model
@@ -38,7 +39,7 @@ from warmstart.tasks.movielens import read_movielens_100k
 from warmstart.tasks.ratings import Ratings, join_ratings, take_rows, to_batch, to_stack
 
 ERROR, HELD = "RMSE", "error of left-out models"
-AUTO, RIDGE, BIAS, MEAN = "auto", "weight_ridge", "item + context bias", "item mean"
+AUTO, RIDGE, BIAS, MEAN = "auto", "weight_ridge", "item + context bias", "mean of the item"
 META, META_LATENT, META_REFIT = "meta_model", "meta_model, latent order", "meta_model, refit"
 COLD, ORACLE, ALONE = "cold CF", "oracle CF", "context alone"
 AGAINST = (BIAS, RIDGE)
@@ -67,15 +68,15 @@ class Preset(NamedTuple):
 TABLE = tuple(Setting(USERS, NUMBERED, dims) for dims in (20, 30, 40))
 PRESETS = {
     "quick": Preset(TABLE[:1], 100, 2, 50, Training(epochs=1, steps=20)),
-    "full": Preset((*TABLE, Setting(USERS, DRAWN, 20), Setting(ITEMS, DRAWN, 20)), 600, 20, 500, Training()),
+    "full": Preset((*TABLE, Setting(USERS, DRAWN, 20), Setting(ITEMS, DRAWN, 20)), 400, 12, 400, Training()),
 }
 PUBLISHED: dict[str, Sequence[str]] = {
     META_LATENT: ("1.16", "1.16", "1.22"),
     "nearest": ("1.26", "1.29", "1.28"),
     COLD: ("1.59", "2.02", "1.58"),
-    f"autorec, {ALONE}": ("1.55", "1.55", "1.55"),
-    f"neumf, {ALONE}": ("1.55", "1.51", "1.43"),
-    f"deepfm, {ALONE}": ("1.47", "1.55", "1.51"),
+    f"AutoRec, {ALONE}": ("1.55", "1.55", "1.55"),
+    f"NeuMF, {ALONE}": ("1.55", "1.51", "1.43"),
+    f"DeepFM, {ALONE}": ("1.47", "1.55", "1.51"),
     ORACLE: ("0.97", "1.05", "1.01"),
 }
 
@@ -116,22 +117,23 @@ def network(fit: Any, cfg: Any, alone: bool, split: Split, pool: RatingPool, dim
     return found
 
 
-def baselines(size: Preset, new: str) -> dict[str, Baseline]:
+def baselines(size: Preset, setting: Setting) -> dict[str, Baseline]:
+    """Those in which dimensions play no part are in the first column alone: context holds nothing that is asked."""
     found: dict[str, Baseline] = {
         MEAN: partial(plain, rating_means.fit, rating_means.ITEM_MEAN),
         BIAS: partial(plain, rating_means.fit, rating_means.Config()),
         ORACLE: oracle,
     }
-    if new == ITEMS:
+    if setting not in TABLE:
         return found
     networks: dict[str, tuple[Any, Any]] = {
-        "autorec": (autorec.fit, autorec.Config(epochs=2 * size.training.epochs)),
-        "neumf": (neumf.fit, neumf.Config(training=size.training)),
-        "deepfm": (deepfm.fit, deepfm.Config(training=size.training)),
+        "NeuMF": (neumf.fit, neumf.Config(training=size.training)),
+        "DeepFM": (deepfm.fit, deepfm.Config(training=size.training)),
     }
-    for name, (fit, cfg) in networks.items():
-        found[name], found[f"{name}, {ALONE}"] = (partial(network, fit, cfg, alone) for alone in (False, True))
-    return {**found, COLD: cold}
+    if setting == TABLE[0]:
+        networks["AutoRec"] = autorec.fit, autorec.Config(epochs=2 * size.training.epochs)
+        found |= {f"{name}, {ALONE}": partial(network, *pair, True) for name, pair in networks.items()}
+    return found | {name: partial(network, *pair, False) for name, pair in networks.items()} | {COLD: cold}
 
 
 def run(
@@ -143,15 +145,23 @@ def run(
     progress: Callable[[str], Report] | None = None,
     folder: Path | None = None,
 ) -> Outcome:
-    """On the CPU."""
+    """On the CPU. With a folder, an interrupted run goes on."""
     size = PRESETS[preset]
-    check_names(only, [AUTO, *WAYS, META, *baselines(size, USERS)])
+    check_names(only, [AUTO, *WAYS, META, *baselines(size, TABLE[0])])
     ratings, began = read_movielens_100k(given(data, "MovieLens-100K")), time.perf_counter()
-    found: dict[Setting, dict[int, Scores]] = {}
-    for setting in size.settings:
-        for seed in seeds:
-            report = (progress or (lambda label: silent))(f"{setting.new} {setting.split}, {setting.dims}, seed {seed}")
-            found.setdefault(setting, {})[seed] = judge(ratings, setting, size, seed, only, partial(report, 0, 1))
+    found: dict[Setting, dict[int, Scores]] = {setting: {} for setting in size.settings}
+    for seed in seeds:
+        for setting in size.settings:
+            label = f"{setting.new} {setting.split}, {setting.dims} dimensions, seed {seed}"
+            kept = None if folder is None else folder / f"{label}.safetensors"
+            if kept is not None and kept.exists():
+                stored = read_tensors(kept)[0].items()
+                found[setting][seed] = {(key.split("; ")[0], key.split("; ")[1]): part for key, part in stored}
+                continue
+            say = partial((progress or (lambda label: silent))(label), 0, 1)
+            found[setting][seed] = scores = judge(ratings, setting, size, seed, only, say)
+            if kept is not None:
+                write_tensors(kept, {"; ".join(key): part for key, part in scores.items()})
     rows = rows_of(found)
     results = make_results("fusion_ratings", preset, "cpu", " ".join(["warmstart", *sys.argv[1:]]), rows)
     return Outcome(results, sections(results), verdict(rows, time.perf_counter() - began))
@@ -182,8 +192,8 @@ def judge(
             if name in model.errors_:
                 scores[name, HELD] = model.errors_[name]
         if not only or AUTO in only:
-            scores |= {(AUTO, metric): scores[model.chosen_, metric] for metric in (ERROR, HELD)}
-    for name, baseline in baselines(size, setting.new).items():
+            scores |= {(AUTO, metric): scores[model.chosen_, metric].clone() for metric in (ERROR, HELD)}
+    for name, baseline in baselines(size, setting).items():
         if not only or name in only:
             say(name)
             scores[name, ERROR] = errors(split.new, baseline(split, pool, setting.dims, seed).mean)
@@ -238,7 +248,8 @@ def sections(results: Results) -> list[Section]:
     methods = list(dict.fromkeys(row.method for row in results.rows))
     others = [name for name in methods if name != AUTO and name not in WAYS and not name.startswith(META)]
     told = {
-        ERROR: "RMSE of an unseen user or item, mean over them, no rating of theirs but those on context",
+        ERROR: "RMSE of an unseen user or item, mean over them, no rating of theirs but those on context; "
+        "of unseen items, read user for item in the names of baselines",
         HELD: "RMSE over the range of a seen model, each left out in turn: what the choice is made by",
         **{f"{ERROR} minus {other}": f"Task by task, less that of {other}" for other in AGAINST},
     }
