@@ -5,12 +5,14 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
-from warmstart.baselines import autorec, rating_als, rating_items, rating_means, rating_trees
+from warmstart.baselines import autorec, deepfm, neumf, rating_als, rating_items, rating_means, rating_trees
+from warmstart.baselines.rating_networks import Training
 from warmstart.maths.bilinear import make_events
 from warmstart.metrics.errors import squared_error
 from warmstart.tasks.cold_start import Protocol, Users, everything, first, split_users
 from warmstart.tasks.ratings import take_rows, take_users, to_batch, to_stack
 
+BRIEF = Training(15, 256, 2e-2, 0.3, 2.0, 40, effects=rating_means.Config(2.0, 3.0))
 METHODS = {
     "global mean": (rating_means.fit, rating_means.GLOBAL_MEAN),
     "user mean": (rating_means.fit, rating_means.USER_MEAN),
@@ -20,6 +22,8 @@ METHODS = {
     "neighbours": (rating_items.fit_neighbours, rating_items.Neighbours(8, 5.0, 0.5, most=50)),
     "ease": (rating_items.fit_ease, rating_items.Ease(20.0)),
     "autorec": (autorec.fit, autorec.Config(16, 60, 32, 1e-2, 0.1, effects=rating_means.Config(2.0, 3.0))),
+    "neumf": (neumf.fit, neumf.Config(3, (6,), BRIEF)),
+    "deepfm": (deepfm.fit, deepfm.Config(3, (6,), 3, BRIEF)),
     "trees": (rating_trees.fit, rating_trees.Config(40, smallest_leaf=10, share=0.0)),
 }
 PROTOCOL = Protocol(lightest=1.0, seed=1)
@@ -65,7 +69,7 @@ def test_more_than_effects_is_learned_where_there_is_more(parts):
     train = everything(parts.train)
     found = {name: error(fit(train, config, 0), parts.test) for name, (fit, config) in METHODS.items()}
     assert found["bias"] < min(found["user mean"], found["item mean"]) < found["global mean"]
-    for name in ("als", "neighbours", "ease", "autorec", "trees"):
+    for name in ("als", "neighbours", "ease", "autorec", "neumf", "deepfm", "trees"):
         assert found[name] < 0.9 * found["bias"], (name, found)
 
 

@@ -205,3 +205,11 @@ def test_fine_tuning_by_h_fits_the_rows(network, pool, fitted):
     held = bound.fine_tune(network, SMALL, pool, state, pool.descriptor[9], x, y, steps=40, lr=3e-3, weight=1.0)
     stiff = float((run_models(network, meta_model.zero_shot(held, pool.descriptor[9:10])[0], x)[0] - y).abs().mean())
     assert after < 0.7 * before and after < stiff
+
+
+def test_lengths_start_about_the_one_asked_for(pool):
+    one, long = (meta_model.init(meta_model.Config(gps=3, length=k), pool.descriptor, 5) for k in (1.0, 4.2))
+    assert_close(long["log_length"].exp(), 4.2 * one["log_length"].exp())
+    far = pool.descriptor[[0, -1]].float()
+    apart, near = (meta_model.process(theta, far)[1].mean() for theta in (one, long))
+    assert near < apart  # longer kernels know more of tasks away from inducing inputs

@@ -2,13 +2,15 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from sklearn.linear_model import Ridge
 from torch.testing import assert_close
 
 from warmstart.core.trees import take
-from warmstart.fusion import average, function_gp, hypernetwork, nearest, weight_gp
-from warmstart.fusion.network import run_models
+from warmstart.fusion import average, function_gp, hypernetwork, nearest, weight_gp, weight_ridge
+from warmstart.fusion.network import Pool, run_models
 from warmstart.maths.subspace import project, subspace
 
 FAST = hypernetwork.Config(hidden=(16,), steps=150, lr=1e-2, tasks=8, points=16, folds=3)
@@ -18,6 +20,7 @@ WAYS = {
     "aligned_average": (average, average.ALIGNED),
     "weight_gp": (weight_gp, weight_gp.Config()),
     "weight_gp, balanced": (weight_gp, weight_gp.Config(balanced=True)),
+    "weight_ridge": (weight_ridge, weight_ridge.Config()),
     "hypernetwork": (hypernetwork, FAST),
     "function_gp": (function_gp, function_gp.Config(steps=40)),
 }
@@ -55,6 +58,7 @@ def test_errors_on_new_tasks_are_those_that_held_out_models_promise(fitted, netw
         "aligned_average": 1.0,
         "weight_gp": 0.02,
         "weight_gp, balanced": 0.15,
+        "weight_ridge": 5.0,
         "hypernetwork": 0.4,
         "function_gp": 0.02,
     }
@@ -81,6 +85,30 @@ def test_an_average_is_the_mean_of_all_or_of_the_others(network, pool):
     weight = pool.params["head.weight"]
     assert_close(rival.zero_shot(state, pool.descriptor[:2])["head.weight"][1], weight.mean(0))
     assert_close(rival.held_out(state)["head.weight"][3], torch.cat([weight[:3], weight[4:]]).mean(0))
+
+
+def test_ridge_leaves_out_as_one_fitted_without_and_picks_what_that_says(network):
+    """Against scikit-learn, each task left out in turn, for weights that need different ridges."""
+    draw = torch.Generator().manual_seed(3)
+    at = torch.randn(14, 3, generator=draw).double() + torch.tensor([1.0, -2.0, 0.5]).double()
+    noise = torch.randn(14, 2, generator=draw)
+    gamma = torch.stack([(2 * at[:, 0] - at[:, 2]).float() + 0.01 * noise[:, 0], noise[:, 1] + 4.0], 1)
+    pool = Pool({"0.weight": gamma[:, None]}, at, torch.zeros(1, 2), torch.zeros(14, 1, 1).double())
+    ridges = (0.03, 3.0, 300.0)
+    rival = weight_ridge.build(network, weight_ridge.Config(ridges))
+    state = rival.fit(pool)
+    made, held = rival.zero_shot(state, at[:2] + 1)["0.weight"][:, 0], rival.held_out(state)["0.weight"][:, 0]
+    picked = []
+    for d in range(2):
+        x, y = at.numpy(), gamma[:, d].double().numpy()
+        rest = [np.arange(14) != i for i in range(14)]
+        alone = {ridge: np.array([Ridge(ridge).fit(x[r], y[r]).predict(x[~r])[0] for r in rest]) for ridge in ridges}
+        best = min(ridges, key=lambda ridge: ((alone[ridge] - y) ** 2).mean())
+        picked.append(best)
+        assert_close(held[:, d].double(), torch.from_numpy(alone[best]), rtol=1e-5, atol=1e-5)
+        new = Ridge(best).fit(x, y).predict(x[:2] + 1)
+        assert_close(made[:, d].double(), torch.from_numpy(new), rtol=1e-5, atol=1e-5)
+    assert picked == [0.03, 300.0]
 
 
 def test_a_hypernetwork_that_judges_a_model_has_not_seen_it(network, pool):

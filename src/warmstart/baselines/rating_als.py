@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from warmstart.baselines.rating_means import Bias, fit_bias, on_scale, residuals
 from warmstart.baselines.rating_means import Config as Effects
-from warmstart.baselines.rating_means import fit_bias, on_scale, residuals
 from warmstart.core import Prediction
 from warmstart.maths.bilinear import Events, Floats, Side, condition, gather, make_events
 from warmstart.tasks.cold_start import Users
@@ -37,7 +37,24 @@ SPACE: dict[str, list[Any]] = {
 }
 
 
+class Factors(NamedTuple):
+    """What is learned of items."""
+
+    bias: Bias
+    item: Floats  # [items, factors]
+
+
 def fit(train: Ratings, cfg: Config = Config(), seed: int = 0) -> Callable[[Users], Prediction]:
+    factors = factorise(train, cfg, seed)
+
+    def predict(new: Users) -> Prediction:
+        found, asked = fold_in(factors, new.shown, cfg), new.asked
+        return on_scale(new, factors.bias, (found[asked.user] * factors.item[asked.item]).sum(1))
+
+    return predict
+
+
+def factorise(train: Ratings, cfg: Config = Config(), seed: int = 0) -> Factors:
     bias = fit_bias(train, cfg.effects)
     shape = (len(train.users), len(train.items))
     events = make_events(train.user, train.item, residuals(bias, train), shape)
@@ -46,14 +63,14 @@ def fit(train: Ratings, cfg: Config = Config(), seed: int = 0) -> Callable[[User
     for _ in range(cfg.sweeps):
         users = regress(events, items, cfg.user_ridge)
         items = regress(back, users, cfg.item_ridge)
+    return Factors(bias, items)
 
-    def predict(new: Users) -> Prediction:
-        shown, asked = new.shown, new.asked
-        own = make_events(shown.user, shown.item, residuals(bias, shown), (len(shown.users), shape[1]))
-        found = regress(own, items, cfg.user_ridge)
-        return on_scale(new, bias, (found[asked.user] * items[asked.item]).sum(1))
 
-    return predict
+def fold_in(factors: Factors, shown: Ratings, cfg: Config = Config()) -> Floats:
+    """[users, factors] of users, new or not, from what they show."""
+    left = residuals(factors.bias, shown)
+    events = make_events(shown.user, shown.item, left, (len(shown.users), len(shown.items)))
+    return regress(events, factors.item, cfg.user_ridge)
 
 
 def regress(events: Events, other: Floats, ridge: float) -> Floats:

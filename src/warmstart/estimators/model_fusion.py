@@ -21,7 +21,7 @@ from warmstart.core import InputError, Params, check_names
 from warmstart.core.trees import take
 from warmstart.engine.files import read_tensors, write_bytes
 from warmstart.estimators.folder import WEIGHTS, pack, read_config, write_folder
-from warmstart.fusion import average, few_shot, function_gp, hypernetwork, nearest, weight_gp
+from warmstart.fusion import average, few_shot, function_gp, hypernetwork, nearest, weight_gp, weight_ridge
 from warmstart.fusion.network import Network, Rival, chain, make_network, make_pool, run_models
 from warmstart.fusion.zoo import Zoo, encode_descriptor
 from warmstart.maths import gp
@@ -44,6 +44,7 @@ WAYS = {
     "average": Way(average.build, average.Config(), average.State),
     "aligned_average": Way(average.build, average.ALIGNED, average.State),
     "weight_gp": Way(weight_gp.build, weight_gp.Config(), weight_gp.State),
+    "weight_ridge": Way(weight_ridge.build, weight_ridge.Config(), weight_ridge.State),
     "hypernetwork": Way(hypernetwork.build, hypernetwork.Config(), hypernetwork.State),
     "function_gp": Way(function_gp.build, function_gp.Config(), function_gp.State),
 }

@@ -42,6 +42,7 @@ class Config:
     specific: int = 100
     gps: int = 10
     inducing: int = 50
+    length: float = 1.0  # about which the kernels' lengths start; many columns put tasks far apart
     warp: int = 256
     crossing: tuple[int, int] = (64, 32)
     samples: int = 100  # of the latent variables in a step
@@ -91,7 +92,7 @@ def init(cfg: Config, descriptor: Tensor, size: int) -> Params:
         "prior_mean": _dense(cfg.base, cfg.base, draw) * 0.1,
         "prior_var": _dense(cfg.base, cfg.base, draw) * 0.1,
         "inducing": inducing,
-        "log_length": 0.3 * torch.randn(cfg.gps, descriptor.shape[1], generator=draw),
+        "log_length": math.log(cfg.length) + 0.3 * torch.randn(cfg.gps, descriptor.shape[1], generator=draw),
         "outputs_mean": torch.randn(cfg.gps, near.shape[0], generator=draw),
         "outputs_log_sd": torch.full((cfg.gps, near.shape[0]), -3.0),
         "warp_in": _dense(cfg.gps, cfg.warp, draw),
