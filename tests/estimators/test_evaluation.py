@@ -1,6 +1,7 @@
 """The page of a model says what was shown, to which tasks, and what that changed."""
 
 import re
+from functools import partial
 
 import numpy as np
 import pandas as pd
@@ -8,10 +9,18 @@ import pytest
 
 from warmstart.estimators.evaluation import evaluate
 from warmstart.estimators.meta_learner import MetaLearner
+from warmstart.estimators.rivals import fit_baselines
 from warmstart.tasks.roles import Roles
 from warmstart.training.train import Plan
 
 PLAN = Plan(steps=6, every=3, tasks=8, query=4)  # 20 rows to show, as by default
+
+
+@pytest.fixture(autouse=True)
+def fast(monkeypatch):
+    """Without the baselines that take long."""
+    few = partial(fit_baselines, names=("global_mean", "task_mean"))
+    monkeypatch.setattr("warmstart.estimators.evaluation.fit_baselines", few)
 
 
 def table(lengths, seed=0):
