@@ -16,6 +16,7 @@ from warmstart.report.figures import (
     Curve,
     adaptations,
     calibration,
+    chances,
     curves,
     error_curves,
     group_bars,
@@ -72,6 +73,7 @@ FIGURES = {
     "group_bars": lambda a, b: group_bars([a, b], {a: BARS, b: BARS}, x_label=a, y_label=b),
     "adaptations": lambda a, b: adaptations([TASK._replace(title=name) for name in (a, b)], x_label=a, y_label=b),
     "scatters": lambda a, b: scatters({a: {b: PAIR, a: PAIR}, b: {a: PAIR}}, unit=a),
+    "chances": lambda a, b: chances({a: {b: [[0.1, 0.9]], a: [[0.5, 0.5]]}, b: {a: [[0.2, 0.3]]}}, [0, 5]),
     "calibration": lambda a, b: calibration([0.5, 0.9], {a: [0.4, 0.8], b: [0.6, 0.95]}),
     "reliability": lambda a, b: reliability({a: BINS, b: BINS}),
     "learning_curve": lambda a, b: learning_curve({a: LINE, b: LINE}, chosen=1, x_label=a, y_label=b),
@@ -114,6 +116,23 @@ def test_bars_are_as_tall_as_their_means():
     heights = [np.ptp(box[:, 1]) for box in boxes(drawn, COLOURS[0])]
     assert len(heights) == 2 and heights[1] / heights[0] == pytest.approx(3.0, rel=1e-2)
     assert {"few", "many", "m", "mse"} <= set(texts(drawn))
+
+
+def test_chances_join_each_row_before_and_after():
+    rows = {"yes": [[0.2, 0.8], [0.4, 0.6]], "no": [[0.5, 0.1]]}
+    drawn = chances({"user 7": rows, "user 8": {"no": [[0.3, 0.7]]}}, [0, 5])
+    yes, no = ([path for path in lines(drawn, colour) if len(path) == 2] for colour in COLOURS[:2])
+    moved = [path[0, 1] - path[1, 1] for path in (*yes[:2], *no[:2])]  # upwards, in svg units
+    assert np.array(moved) / moved[0] == pytest.approx(np.array([0.6, 0.2, -0.4, 0.4]) / 0.6, abs=1e-2)
+    told = texts(drawn)
+    assert {"user 7", "user 8", "mean 0.37 → 0.50", "mean 0.30 → 0.70", "yes", "no", "0", "5"} <= set(told)
+
+
+def test_chances_of_many_classes_share_what_colours_are_left():
+    drawn = chances({"t": {f"class {i}": [[0.1, 0.2]] for i in range(9)}}, [0, 5])
+    named = [text for text in texts(drawn) if "class" in text and "true" not in text]
+    assert named == [*(f"class {i}" for i in range(5)), "other classes"]
+    assert len([path for path in lines(drawn, MUTED) if len(path) == 2]) >= 4
 
 
 def test_scatters_tell_the_error_of_each_panel():

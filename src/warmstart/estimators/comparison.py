@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from warmstart.core import Likelihood, Task
-from warmstart.estimators.judging import Calibration, Predictor, error, interval
-from warmstart.metrics.errors import target_variance
+from warmstart.estimators.judging import Calibration, Predictor, error, interval, reached
+from warmstart.metrics.errors import probability_of_truth, target_variance
 from warmstart.metrics.intervals import coverage, width
 from warmstart.report import Column, Results, Row, make_row, table
-from warmstart.report.figures import curves, error_curves, group_bars, scatters
+from warmstart.report.figures import chances, curves, error_curves, group_bars, scatters
 from warmstart.report.page import Section
 from warmstart.report.svg import looks
 from warmstart.tasks.pool import limit_support
@@ -38,19 +38,22 @@ def judge(
     likelihood: Likelihood,
     sizes: Sequence[int],
 ) -> Judged:
-    """Errors (relative to the variance of y when squared) at every support size, and intervals where calibrated."""
+    """Errors (relative to the variance of y when squared) at every support size, and intervals where calibrated.
+
+    As in `judging.errors`, NaN for a task that has fewer rows to show, and no size that none reaches.
+    """
     unit = target_variance(task.query) if likelihood.name == "squared" else torch.ones(())
     found = Judged({}, {}, {}, group)
     for name, predict in predictors.items():
         found.errors[name] = {}
-        for size in sizes:
+        for size, there in reached(task, sizes).items():
             shown = limit_support(task, size)
             said = predict(shown)
-            found.errors[name][size] = error(likelihood, said, task.query) / unit
+            found.errors[name][size] = torch.where(there, error(likelihood, said, task.query) / unit, torch.nan)
             if name in calibrations:
                 low, high = interval(calibrations[name], said, shown.support.mask.sum(-1), LEVEL)
-                found.inside.setdefault(name, {})[size] = coverage(low, high, task.query)
-                found.width.setdefault(name, {})[size] = width(low, high, task.query)
+                found.inside.setdefault(name, {})[size] = torch.where(there, coverage(low, high, task.query), torch.nan)
+                found.width.setdefault(name, {})[size] = torch.where(there, width(low, high, task.query), torch.nan)
     return found
 
 
@@ -76,9 +79,10 @@ def rows_of(
                         seed: _kept(getattr(found, part)[name][size], found.group, None)
                         for seed, found in judged.items()
                     }
-                    rows.append(
-                        make_row(name, {"samples": size, "group": "all"}, metric_name, values, fresh_tasks=fresh)
-                    )
+                    if all(len(one) for one in values.values()):
+                        rows.append(
+                            make_row(name, {"samples": size, "group": "all"}, metric_name, values, fresh_tasks=fresh)
+                        )
     return rows
 
 
@@ -90,14 +94,18 @@ def _kept(values: Tensor, group: Tensor, members: Collection[int] | None) -> lis
 def error_table(
     results: Results, metric: str, sizes: Sequence[int], baselines: Collection[str], reference: str = ""
 ) -> Section:
-    columns = [Column(f"{size}", metric, {"samples": size, "group": "all"}, 3, "lower") for size in sizes]
+    """A column for each size at which something was judged."""
+    found = {row.setting.get("samples") for row in results.rows if row.metric == metric}
+    columns = [
+        Column(f"{size}", metric, {"samples": size, "group": "all"}, 3, "lower") for size in sizes if size in found
+    ]
     references = [reference] if reference else []
     made = table(
         results,
         columns=columns,
         baselines=baselines,
         references=references,
-        caption=f"{metric} on unseen tasks, by the number of samples they have shown",
+        caption=f"{metric} on unseen tasks, by the number of samples they have shown; a task with fewer is left out",
     )
     return Section("Unseen tasks, learned from a few samples", table=made)
 
@@ -110,8 +118,10 @@ def figures(
     reference: str = "",
     floor: float | None = None,
     at: int = 5,
+    heading: str = "By group",
+    order: str = "largest group first",
 ) -> list[Section]:
-    """Error against samples, error by group, and coverage."""
+    """Error against samples, error by group, and coverage; `heading` and `order` tell what the groups are."""
     whole = [row for row in results.rows if row.setting.get("group") == "all"]
     lines = curves(whole, metric, "samples")
     optimum = lines.pop(reference, None)
@@ -132,9 +142,9 @@ def figures(
         if bars:
             shown.append(
                 Section(
-                    "By group",
+                    heading,
                     svg=group_bars(groups, bars, style, y_label=metric),
-                    caption=f"Error after {at} samples in each group, largest group first.",
+                    caption=f"Error after {at} samples in each group, {order}.",
                 )
             )
     held = [row for row in whole if row.metric == "coverage"]
@@ -162,6 +172,24 @@ def pictures(name: str, predict: Predictor, task: Task, labels: Sequence[str], s
         "A few adaptations",
         svg=scatters(panels),
         caption=f"{name}: predictions for rows of unseen tasks, before and after it has seen samples of them.",
+    )
+
+
+def class_pictures(
+    name: str, predict: Predictor, task: Task, labels: Sequence[str], sizes: Sequence[int], classes: Sequence[str]
+) -> Section:
+    """The probability given to what came, for rows of a few tasks, before and after samples."""
+    said = [probability_of_truth(predict(limit_support(task, size)).mean, task.query) for size in sizes]
+    given = torch.stack(said, -1)  # [t, n, sizes]
+    panels: dict[str, dict[str, list[list[float]]]] = {label: {} for label in labels}
+    for i, label in enumerate(labels):
+        for row in (task.query.mask[i] > 0).nonzero().squeeze(-1).tolist():
+            panels[label].setdefault(classes[int(task.query.y[i, row])], []).append(given[i, row].tolist())
+    return Section(
+        "A few adaptations",
+        svg=chances(panels, sizes),
+        caption=f"{name}: the probability of the true class for rows of unseen tasks, before and after it has seen "
+        "samples of them; the black line is the mean.",
     )
 
 

@@ -5,21 +5,32 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from warmstart.core import InputError
 from warmstart.core.trees import take
 from warmstart.engine.device import choose_device
-from warmstart.estimators.comparison import error_table, figures, judge, metric_of, pictures, ranked, rows_of
+from warmstart.estimators.comparison import (
+    class_pictures,
+    error_table,
+    figures,
+    judge,
+    metric_of,
+    pictures,
+    ranked,
+    rows_of,
+)
 from warmstart.estimators.fitting import Problem
-from warmstart.estimators.judging import held_out, sizes_up_to
+from warmstart.estimators.judging import held_out, reached, sizes_up_to
 from warmstart.estimators.meta_learner import MetaLearner, split_pools
 from warmstart.estimators.rivals import BASELINES, fit_baselines
 from warmstart.metrics.intervals import paired
 from warmstart.report import make_results
 from warmstart.report.page import Outcome
+from warmstart.tasks.pool import Pool
 from warmstart.tasks.table import Source
 
 
@@ -53,12 +64,13 @@ def evaluate(
         **fit_baselines(problem, plan, trials, model.seed, folder=folder, progress=progress),
     }
     calibrations = {} if trained.calibration is None else {trained.name: trained.calibration}
-    found = judge(predictors, calibrations, task, test.group, trained.likelihood, sizes)
-    groups = _groups(named.groups, test.group)
+    there = reached(task, sizes)
+    at = _typical(there)
+    grouping = _grouping(test, there[at], None if schema.roles.group is None else named.groups)
+    found = judge(predictors, calibrations, task, grouping.of, trained.likelihood, sizes)
     metric = metric_of(trained.likelihood)
-    rows_found = rows_of({model.seed: found}, metric, groups if len(groups) > 1 else {})
+    rows_found = rows_of({model.seed: found}, metric, grouping.members)
     results = make_results("evaluate", "full", str(device), " ".join(["warmstart", *sys.argv[1:]]), rows_found)
-    at = min(5, plan.support)
     best = next(name for name in ranked(found.errors, at) if name in BASELINES)
     gain = paired(found.errors[trained.name][at], found.errors[best][at])
     verdict = (
@@ -67,18 +79,73 @@ def evaluate(
         f"{float(found.errors[best][at].nanmean()):.3f} (difference {gain.mean:+.3f}, "
         f"95 % interval {gain.low:+.3f} to {gain.high:+.3f})."
     )
-    few = take(task, slice(0, 4))
-    names = [f"task {i + 1}" for i in range(len(few.key))]
+    ids = there[at].nonzero().squeeze(-1)[:4]
+    few, names = take(task, ids), [f"task {i + 1}" for i in ids.tolist()]
+    heading, order = grouping.heading, grouping.order
     sections = [
-        error_table(results, metric, sizes, set(BASELINES)),
-        *figures(results, metric, list(groups) if len(groups) > 1 else [], set(BASELINES), at=at),
+        error_table(results, metric, sizes, set(BASELINES))._replace(prose=_counts(there)),
+        *figures(results, metric, list(grouping.members), set(BASELINES), at=at, heading=heading, order=order),
     ]
+    before_and_after = sorted({0, at})
     if trained.likelihood.name == "squared":
-        sections.append(pictures(trained.name, trained.predict, few, names, [0, at]))
+        sections.append(pictures(trained.name, trained.predict, few, names, before_and_after))
+    else:
+        classes = schema.target.classes
+        sections.append(class_pictures(trained.name, trained.predict, few, names, before_and_after, classes))
     return Outcome(results, sections, verdict)
 
 
-def _groups(names: tuple[str, ...], group: torch.Tensor, most: int = 8) -> dict[str, list[int]]:
+class Grouping(NamedTuple):
+    """Tasks by group; -1 for those in none."""
+
+    of: Tensor  # [t]
+    members: dict[str, list[int]]  # a name, with the number of tasks, and the integer it stands for; empty when alone
+    heading: str
+    order: str
+
+
+def _grouping(pool: Pool, chosen: Tensor, names: tuple[str, ...] | None) -> Grouping:
+    """The chosen tasks by the group column or, where there is none, by their number of rows."""
+    if names is None:
+        labels, of = _thirds(pool.lengths, chosen)
+        groups = dict(sorted(_groups(labels, of[chosen]).items(), key=lambda pair: pair[1]))
+        words = "By number of rows", "shortest tasks first"
+    else:
+        of, groups = pool.group, _groups(names, pool.group[chosen])
+        words = "By group", "largest group first"
+    return Grouping(torch.where(chosen, of, -1), groups if len(groups) > 1 else {}, *words)
+
+
+def _counts(there: dict[int, Tensor]) -> str:
+    """How many tasks each column is about, where that differs."""
+    counts = {size: int(one.sum()) for size, one in there.items()}
+    if len(set(counts.values())) < 2:
+        return ""
+    told = ", ".join(f"{count} with {size}" for size, count in counts.items())
+    return f"Tasks that have so many samples to show: {told}."
+
+
+def _typical(there: dict[int, Tensor], most: int = 5) -> int:
+    """The largest number of samples up to `most` that at least half of the tasks, and two, can show."""
+    return max(
+        size for size, one in there.items() if size <= most and (size == 0 or int(one.sum()) >= max(2, len(one) / 2))
+    )
+
+
+def _thirds(rows: Tensor, chosen: Tensor) -> tuple[tuple[str, ...], Tensor]:
+    """Thirds of the chosen tasks by their number of rows, shortest first; tasks of one length stay together."""
+    own = rows[chosen]
+    less = own[own < own.max()]
+    cuts: list[int] = []
+    if len(less):  # the longest of each third but the last, which keeps the longest of all
+        ends = own.double().quantile(own.new_tensor([1, 2]).double() / 3, interpolation="lower").tolist()
+        cuts = sorted({min(int(end), int(less.max())) for end in ends})
+    place = torch.bucketize(rows, rows.new_tensor(cuts))
+    spans = [own[place[chosen] == i].aminmax() for i in range(len(cuts) + 1)]
+    return tuple(f"{low} rows" if low == high else f"{low}-{high} rows" for low, high in spans), place
+
+
+def _groups(names: tuple[str, ...], group: Tensor, most: int = 8) -> dict[str, list[int]]:
     """The largest groups, with their sizes, largest first."""
     counts = torch.bincount(group, minlength=len(names))
     order = counts.argsort(descending=True, stable=True)[:most].tolist()

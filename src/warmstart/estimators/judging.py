@@ -17,6 +17,7 @@ from warmstart.models.tabular import join
 from warmstart.tasks.pool import Pool, episodes, limit_support
 
 SIZES = (0, 1, 2, 5, 10, 20)  # support rows at which everything is judged
+LEFT_OUT = -1.0  # in place of the score of a task that has fewer rows to show than the size
 Predictor: TypeAlias = Callable[[Task], Prediction]
 
 
@@ -30,6 +31,12 @@ def sizes_up_to(support: int) -> list[int]:
     return sorted({*(size for size in SIZES if size < support), support})
 
 
+def reached(task: Task, sizes: Sequence[int]) -> dict[int, Tensor]:
+    """size -> [t] whether a task has so many support rows to show; without the sizes that none has."""
+    rows = task.support.mask.sum(-1)
+    return {size: rows >= size for size in sizes if bool((rows >= size).any())}
+
+
 def error(likelihood: Likelihood, prediction: Prediction, batch: Batch) -> Tensor:
     """One number per task: squared error, or log loss."""
     score = squared_error if likelihood.name == "squared" else log_loss
@@ -37,8 +44,15 @@ def error(likelihood: Likelihood, prediction: Prediction, batch: Batch) -> Tenso
 
 
 def errors(predict: Predictor, task: Task, likelihood: Likelihood, sizes: Sequence[int]) -> dict[int, Tensor]:
-    """Error of every task when it shows 0, 1, 2 ... rows; the rows judged are always the same."""
-    return {size: error(likelihood, predict(limit_support(task, size)), task.query) for size in sizes}
+    """Error of every task when it shows 0, 1, 2 ... rows; the rows judged are always the same.
+
+    NaN for a task with fewer rows to show; a size that no task reaches is left out.
+    """
+    found = {}
+    for size, there in reached(task, sizes).items():
+        values = error(likelihood, predict(limit_support(task, size)), task.query)
+        found[size] = torch.where(there, values, torch.nan)
+    return found
 
 
 def mean_error(predict: Predictor, task: Task, likelihood: Likelihood, sizes: Sequence[int]) -> float:
@@ -51,7 +65,7 @@ class Calibration(NamedTuple):
     """Conformal scores of validation tasks at several support sizes, kept to make intervals of any level."""
 
     sizes: Tensor  # [s]
-    scores: Tensor  # [s, t, n] |y - mean| / scale
+    scores: Tensor  # [s, t, n] |y - mean| / scale, or LEFT_OUT
     mask: Tensor  # [t, n]
 
 
@@ -63,21 +77,28 @@ def scale(prediction: Prediction) -> Tensor:
 
 
 def calibrate(predict: Predictor, task: Task, sizes: Sequence[int]) -> Calibration:
-    scores = []
-    for size in sizes:
+    """Scores at the sizes that some task reaches, of the tasks that reach them."""
+    scores = {}
+    for size, there in reached(task, sizes).items():
         said = predict(limit_support(task, size))
-        scores.append((task.query.y - said.mean).abs() / scale(said))
-    return Calibration(torch.tensor(list(sizes)), torch.stack(scores).cpu(), task.query.mask.cpu())
+        far = (task.query.y - said.mean).abs() / scale(said)
+        scores[size] = torch.where(there[:, None], far, LEFT_OUT)
+    return Calibration(torch.tensor(list(scores)), torch.stack(list(scores.values())).cpu(), task.query.mask.cpu())
 
 
 def interval(calibration: Calibration, prediction: Prediction, shown: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """low and high [t, n], by the scores of the largest calibrated size that does not exceed the rows shown [t]."""
+    """low and high [t, n], by the scores of the largest calibrated size that does not exceed the rows shown [t].
+
+    A size that too few tasks reached for the level takes the scores of the next smaller one.
+    """
     place = torch.searchsorted(calibration.sizes, shown.cpu().long(), right=True).clamp(min=1) - 1
-    reach = torch.tensor(
-        [conformal_quantile(scores, calibration.mask, level) for scores in calibration.scores],
-        dtype=prediction.mean.dtype,
+    reach: list[float] = []
+    for scores in calibration.scores:
+        found = conformal_quantile(scores, calibration.mask * (scores != LEFT_OUT), level)
+        reach.append(reach[-1] if reach and found == float("inf") else found)
+    half = torch.tensor(reach, dtype=prediction.mean.dtype)[place].to(prediction.mean.device).unsqueeze(-1) * scale(
+        prediction
     )
-    half = reach[place].to(prediction.mean.device).unsqueeze(-1) * scale(prediction)
     return prediction.mean - half, prediction.mean + half
 
 

@@ -42,13 +42,16 @@ def target_variance(batch: Batch) -> Tensor:
     return (weight * (batch.y - mean) ** 2).sum() / weight.sum()
 
 
+def probability_of_truth(probability: Tensor, batch: Batch) -> Tensor:
+    """[t, n] what was given to the class that came, from [t, n] of y = 1, or [t, n, classes]."""
+    if probability.dim() > batch.y.dim():
+        return probability.gather(-1, batch.y.long().unsqueeze(-1)).squeeze(-1)
+    return torch.where(batch.y > 0.5, probability, 1 - probability)
+
+
 def log_loss(probability: Tensor, batch: Batch) -> Tensor:
     """-log of the probability of what came: [t, n] of y = 1, or [t, n, classes]."""
-    if probability.dim() > batch.y.dim():
-        came = probability.gather(-1, batch.y.long().unsqueeze(-1)).squeeze(-1)
-    else:
-        came = torch.where(batch.y > 0.5, probability, 1 - probability)
-    return average(-came.clamp(min=SMALLEST).log(), batch)
+    return average(-probability_of_truth(probability, batch).clamp(min=SMALLEST).log(), batch)
 
 
 def accuracy(probability: Tensor, batch: Batch) -> Tensor:
