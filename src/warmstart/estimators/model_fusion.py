@@ -225,8 +225,9 @@ class ModelFusion:
         far = spread / self.typical_
         warning = f"far outside the pool: {far:.0f} times as unsure as of a typical task of it" if far > FAR else ""
         weights = gp.relevance(self.process_, descriptor)[0]
-        order = weights.abs().argsort(descending=True).tolist()
-        relevance = {self.zoo_.names[i]: float(weights[i]) for i in order}
+        order = weights.abs().argsort(descending=True)
+        ranked = zip(order.tolist(), weights[order].tolist(), strict=True)
+        relevance = {self.zoo_.names[i]: weight for i, weight in ranked}
         return Generated(params, self.network_, half * spread, level, relevance, warning, shots, noise)
 
     def _check_support(self, x: Tensor, y: Tensor) -> None:
