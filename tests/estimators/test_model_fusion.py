@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 from warmstart.core import InputError
 from warmstart.estimators.model_fusion import ADAPTER_WAYS, WAYS, ModelFusion, make_inputs, relative_error
-from warmstart.fusion import function_gp, hypernetwork
+from warmstart.fusion import adapter_functions, function_gp, hypernetwork
 from warmstart.fusion.zoo import make_zoo
 from warmstart.maths import gp
 from warmstart.models.mlp import MLP, seeded
@@ -185,7 +185,8 @@ def test_errors_are_relative_to_the_range():
 
 
 BASE = {"0.bias": torch.zeros(4), "0.weight": torch.eye(4)[:, :2], "2.weight": torch.tensor([[1.0, -1.0, 0.0, 0.0]])}
-QUICK = {**ADAPTER_WAYS, "hypernetwork": FAST["hypernetwork"]}
+FEW = adapter_functions.Config(hidden=(8,), steps=20)
+QUICK = {**ADAPTER_WAYS, "adapter_functions": ADAPTER_WAYS["adapter_functions"]._replace(config=FEW)}
 
 
 def adapter_pool(n=15):
@@ -230,7 +231,7 @@ def test_adapters_of_a_module_are_loaded_with_it(tmp_path):
 def test_adapters_without_their_network_are_refused():
     with pytest.raises(InputError, match="the frozen network of the adapters, got none; pass it with --base"):
         ModelFusion().fit(adapter_pool())
-    with pytest.raises(InputError, match="auto or one among nearest, average, hypernetwork, adapter_gp"):
+    with pytest.raises(InputError, match="auto or one among nearest, average, adapter_gp, adapter_functions"):
         ModelFusion("weight_gp").fit(adapter_pool(), base=BASE)
     with pytest.raises(InputError, match="got whole models"):
         ModelFusion().fit(trained_pool(4), base=BASE)

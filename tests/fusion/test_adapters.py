@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from warmstart.core import InputError
-from warmstart.fusion import adapter_gp, adapters, average
+from warmstart.fusion import adapter_functions, adapter_gp, adapters, average
 from warmstart.fusion.network import make_pool, run_models
 from warmstart.models.mlp import seeded
 
@@ -155,3 +155,19 @@ def test_tensors_that_are_no_adapter_of_the_network_are_refused(base, spoil, wor
 
 def test_whole_models_are_no_adapters():
     assert adapters.layers({"0.weight": torch.zeros(2, 2), "lora.bias": torch.zeros(2)}) == {}
+
+
+def test_a_network_learns_to_make_adapters_of_functions(base):
+    """Unseen tasks on the curve are told apart, whatever the factors were."""
+    t = torch.linspace(-1, 1, 12).double()
+    params, x = path(t), torch.randn(40, 3, generator=torch.Generator().manual_seed(6))
+    network = adapters.attach(base, one(params))
+    pool = make_pool(network, params, t[:, None], x)
+    rival = adapter_functions.build(network, adapter_functions.Config(steps=300, hidden=(16,), points=32, rank=6))
+    state = rival.fit(pool)
+    new = torch.tensor([-0.55, 0.26, 0.64]).double()
+    spread = pool.outputs.var(0).mean()
+    made, wanted = (run_models(network, some, x) for some in (rival.zero_shot(state, new[:, None]), path(new)))
+    assert (made - wanted).square().mean() < 0.05 * spread
+    left = run_models(network, rival.held_out(state), x)
+    assert (left - pool.outputs)[2:-2].square().mean() < 0.05 * spread

@@ -61,7 +61,6 @@ WAYS = {
 ADAPTER_WAYS = {
     "nearest": WAYS["nearest"],
     "average": Way(average.build, average.PRODUCTS, average.State),
-    "hypernetwork": WAYS["hypernetwork"],
     "adapter_gp": Way(adapter_gp.build, adapter_gp.Config(), adapter_gp.State),
     "adapter_functions": Way(adapter_functions.build, adapter_functions.Config(), adapter_functions.State),
 }

@@ -32,8 +32,8 @@ from warmstart.models.mlp import MLP, seeded
 class Config:
     rank: int = 32  # directions of the functions that are kept
     hidden: tuple[int, ...] = (64,)
-    steps: int = 1000
-    lr: float = 3e-3
+    steps: int = 500
+    lr: float = 0.01
     tasks: int = 24  # in a step
     points: int = 64  # in a step
     block: int = gp.BLOCK
@@ -43,7 +43,7 @@ class Config:
 
 class State(NamedTuple):
     one: Params  # the adapter where it starts
-    scale: Tensor  # [D] how far factors go
+    scale: Tensor  # [D] size of the pool's factors
     unit: Tensor  # [] of the coordinates
     net: Params
     belief: gp.Belief  # of the functions' coordinates
@@ -70,8 +70,9 @@ def fit(network: Network, cfg: Config, pool: Pool) -> State:
     n, points, outputs = pool.outputs.shape
     space, coordinates = subspace(pool.outputs.reshape(n, -1), cfg.rank)
     belief = gp.fit(pool.descriptor, coordinates, cfg.block, cfg.inducing)
-    one: Params = take(canonical(take(pool.params, [middle(pool.descriptor)])), 0)
-    sizes = [value.square().mean().sqrt().clamp(min=1e-6).expand(value.numel()) for value in one.values()]
+    balanced = canonical(pool.params)
+    one: Params = take(balanced, middle(pool.descriptor))
+    sizes = [value.square().mean().sqrt().clamp(min=1e-6).expand(value[0].numel()) for value in balanced.values()]
     model = _make(cfg, coordinates.shape[1], sum(map(len, sizes)))
     net = {name: value * (0.1 if name.startswith("head") else 1.0) for name, value in model.params.items()}
     state = State(one, torch.cat(sizes), coordinates.square().mean(0).max().sqrt(), net, belief)

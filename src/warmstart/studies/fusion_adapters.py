@@ -1,4 +1,4 @@
-"""Fusion of adapters: a low-rank adapter of a frozen transformer for an unseen user, from those of 200 others.
+"""Fusion of adapters: a low-rank adapter of a frozen transformer for an unseen user, from those of 150 others.
 
 Beyond *Model fusion for personalized learning*, which fuses whole networks. Users are simulated (`session_zoo`); their
 adapters are trained apart, each on 500 rows from a start of its own. An unseen user is known by a descriptor alone.
@@ -45,7 +45,7 @@ class Preset(NamedTuple):
     making: int  # of the ways that train a network
 
 
-PRESETS = {"quick": Preset(100, 20, 300, 50, 60), "full": Preset(200, 40, 1200, 200, 800)}
+PRESETS = {"quick": Preset(100, 20, 300, 50, 60), "full": Preset(150, 30, 800, 200, 500)}
 
 
 def run(
