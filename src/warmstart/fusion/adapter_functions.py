@@ -32,7 +32,7 @@ from warmstart.models.mlp import MLP, seeded
 class Config:
     rank: int = 32  # directions of the functions that are kept
     hidden: tuple[int, ...] = (64,)
-    steps: int = 500
+    steps: int = 800
     lr: float = 0.01
     tasks: int = 24  # in a step
     points: int = 64  # in a step

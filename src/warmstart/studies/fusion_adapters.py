@@ -45,7 +45,7 @@ class Preset(NamedTuple):
     making: int  # of the ways that train a network
 
 
-PRESETS = {"quick": Preset(100, 20, 300, 50, 60), "full": Preset(150, 30, 800, 200, 500)}
+PRESETS = {"quick": Preset(100, 20, 300, 50, 60), "full": Preset(150, 30, 800, 200, 800)}
 
 
 def run(
