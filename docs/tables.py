@@ -69,6 +69,9 @@ PAGES = {
         "cold CF",
         "oracle CF",
         *(f"{name}{more}" for name in ("AutoRec", "NeuMF", "DeepFM") for more in ("", ", context alone")),
+        "maml [1-100-1]",
+        "maml [1-40-40-1]",
+        "per_fedavg [1-100-1]",
     ],
     "meta_model": [
         "meta_model",
@@ -77,6 +80,16 @@ PAGES = {
         "meta_model, refit",
         "meta_model, plain fine-tuning",
         "meta_model, fine-tuning by H",
+    ],
+    "adapters": [
+        "auto",
+        "adapter_functions",
+        "adapter_gp",
+        "average",
+        "nearest",
+        "frozen network",
+        "own adapter, 10 rows",
+        "own adapter, 500 rows",
     ],
 }
 TRIAL = "trial"  # the setting that tells a trial of a search from a score

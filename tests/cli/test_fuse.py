@@ -181,3 +181,22 @@ def test_a_model_of_another_kind_is_no_generator(made, cli, tmp_path):
     cli("generate", made[0] / "gen", "--descriptor", "a=1,place=sea", "-o", tmp_path / "model")
     again = cli("generate", tmp_path / "model", "--descriptor", "a=1,place=sea", "-o", tmp_path / "other")
     refused(again, "kind fusion", "'fused model'")
+
+
+def test_adapters_go_through_the_same_verbs(cli, tmp_path):
+    base = network(1.0, 0)
+    save_file(base, tmp_path / "base.safetensors")
+    (tmp_path / "users").mkdir()
+    strength = np.linspace(-1, 1, 12)
+    for i, t in enumerate(strength):
+        factors = {"2.lora_A": base["2.weight"] * t / (i - 5.5), "2.lora_B": torch.tensor([[i - 5.5]])}
+        save_file({k: v.float().contiguous() for k, v in factors.items()}, tmp_path / "users" / f"u{i}.safetensors")
+    pd.DataFrame({"user": [f"u{i}" for i in range(12)], "t": strength}).to_csv(tmp_path / "users.csv", index=False)
+    line = ["fuse", tmp_path / "users", "--descriptors", tmp_path / "users.csv", "-o", tmp_path / "gen"]
+    refused(cli(*line), "the frozen network of the adapters", "--base")
+    done = cli(*line, "--base", tmp_path / "base.safetensors", "--method", "adapter_gp")
+    assert done.code == 0, done.err
+    done = cli("generate", tmp_path / "gen", "--descriptor", "t=0.37", "-o", tmp_path / "user", "--json")
+    assert done.code == 0 and json.loads(done.out)["method"] == "adapter_gp"
+    made = load_file(tmp_path / "user" / "weights.safetensors")
+    assert torch.allclose(made["2.lora_B"] @ made["2.lora_A"], 0.37 * base["2.weight"], atol=0.02)

@@ -9,8 +9,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from warmstart.core import InputError
-from warmstart.estimators.model_fusion import WAYS, ModelFusion, make_inputs, relative_error
-from warmstart.fusion import function_gp, hypernetwork
+from warmstart.estimators.model_fusion import ADAPTER_WAYS, WAYS, ModelFusion, make_inputs, relative_error
+from warmstart.fusion import adapter_functions, function_gp, hypernetwork
 from warmstart.fusion.zoo import make_zoo
 from warmstart.maths import gp
 from warmstart.models.mlp import MLP, seeded
@@ -182,3 +182,56 @@ def test_inputs_fill_the_range():
 def test_errors_are_relative_to_the_range():
     wanted = torch.tensor([[[0.0], [4.0]], [[1.0], [2.0]]])
     assert_close(relative_error(wanted + 1, wanted), torch.tensor([0.25, 1.0]))
+
+
+BASE = {"0.bias": torch.zeros(4), "0.weight": torch.eye(4)[:, :2], "2.weight": torch.tensor([[1.0, -1.0, 0.0, 0.0]])}
+FEW = adapter_functions.Config(hidden=(8,), steps=20)
+QUICK = {**ADAPTER_WAYS, "adapter_functions": ADAPTER_WAYS["adapter_functions"]._replace(config=FEW)}
+
+
+def adapter_pool(n=15):
+    """Of rank 1: the head of the frozen network turns with t, by factors of any size and sign."""
+    t = torch.linspace(-1, 1, n)
+    size = torch.linspace(-2, 3, n)[:, None]
+    head = torch.stack([t, t**2, 0.5 * t, torch.zeros(n)], -1)
+    params = {"2.lora_A": (head / size)[:, None], "2.lora_B": size[..., None]}
+    names = tuple(f"u{i}" for i in range(n))
+    return make_zoo(names, params, pd.DataFrame({"user": names, "t": t.numpy()}))
+
+
+def test_adapters_are_fused_by_their_products_saved_and_loaded(tmp_path):
+    model = ModelFusion(ways=QUICK).fit(adapter_pool(), "tanh", (-2.0, 2.0), base=BASE)
+    assert model.chosen_ == "adapter_gp" and set(model.errors_) == set(ADAPTER_WAYS)
+    made = model.generate({"t": 0.63})
+    wanted = torch.tensor([[0.63, 0.63**2, 0.315, 0.0]])
+    assert_close(made.params["2.lora_B"] @ made.params["2.lora_A"], wanted, rtol=0, atol=0.01)
+    x = torch.randn(5, 2)
+    said = torch.tanh(x @ BASE["0.weight"].T) @ (BASE["2.weight"] + wanted).T
+    mean, low, high = made.predict(x)
+    assert_close(mean.float(), said, rtol=0, atol=0.03)
+    assert (low <= mean).all() and (mean < high).all() and "far outside" in model.generate({"t": 30.0}).warning
+    model.save(tmp_path / "gen")
+    again = ModelFusion.load(tmp_path / "gen")
+    assert_close(again.generate({"t": 0.63}).params, made.params)
+    with pytest.raises(InputError, match="no rows for an adapter"):
+        model.generate({"t": 0.63}, (x, x[:, 0]))
+
+
+def test_adapters_of_a_module_are_loaded_with_it(tmp_path):
+    module = nn.Sequential(nn.Linear(2, 4), nn.Sigmoid(), nn.Linear(4, 1, bias=False))
+    rows = torch.randn(30, 2)
+    model = ModelFusion("average").fit(adapter_pool(), module, rows)
+    model.save(tmp_path / "gen")
+    with torch.no_grad():
+        module[0].weight.add_(1.0)  # what was fused stays as it was
+    again = ModelFusion.load(tmp_path / "gen", module)
+    assert_close(again.generate({"t": 0.0}).predict(rows), model.generate({"t": 0.0}).predict(rows))
+
+
+def test_adapters_without_their_network_are_refused():
+    with pytest.raises(InputError, match="the frozen network of the adapters, got none; pass it with --base"):
+        ModelFusion().fit(adapter_pool())
+    with pytest.raises(InputError, match="auto or one among nearest, average, adapter_gp, adapter_functions"):
+        ModelFusion("weight_gp").fit(adapter_pool(), base=BASE)
+    with pytest.raises(InputError, match="got whole models"):
+        ModelFusion().fit(trained_pool(4), base=BASE)

@@ -94,3 +94,21 @@ def test_plain_steps_are_gradient_descent(network, made):
     gap = run_models(network, take(start, None), x[0])[0] - y[0]
     slope = 2 * phi.mT @ gap / 6
     assert_close(found["head.bias"][0].double(), start["head.bias"].double() - 0.1 * slope[-1], rtol=1e-4, atol=1e-5)
+
+
+def test_careful_adds_standard_errors_to_the_share_of_harmed(network, pool, made):
+    """A limit that is just met without them is missed with them."""
+    errors, start, _ = made
+    x, y = torch.tensor([[0.4]]), torch.tensor([[1.2]])
+    grid = {"shares": (0.3,), "noises": (0.1,)}
+    lowest = next(
+        harm / 1000
+        for harm in range(1001)
+        if few_shot.adapt(network, few_shot.Config(harm=harm / 1000, **grid), errors, start, x, y).noise < 1
+    )
+    n = len(errors.size)
+    needed = lowest + 2 * (lowest * (1 - lowest) / n) ** 0.5
+    assert 0 < lowest < needed
+    for harm, stays in ((needed - 0.005, True), (needed + 0.005, False)):
+        found = few_shot.adapt(network, few_shot.Config(harm=harm, sure=2.0, **grid), errors, start, x, y)
+        assert (found.noise == float("inf")) == stays

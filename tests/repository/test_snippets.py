@@ -33,6 +33,7 @@ OWN = (
     "task_model",
     "model_fusion",
     "meta_model",
+    "adapters",
     "click_bayes",
 )  # with tests of their own
 METHODS = sorted(path for path in (ROOT / "docs/methods").glob("*.md") if path.stem not in OWN)
@@ -217,6 +218,23 @@ def test_the_page_of_the_meta_model_fits_and_tunes():
     exec(snippet.replace("epochs=60, refit=2000", "epochs=1, refit=1"), names)
     before, after = names["state"].theta["mean"], names["tuned"].theta["mean"]
     assert names["models"]["head.weight"].shape == (1, 1, 4) and not torch.equal(before, after)
+
+
+def test_the_page_of_adapters_makes_an_adapter(tmp_path, monkeypatch):
+    (snippet,) = blocks("docs/methods/adapters.md")
+    (tmp_path / "adapters").mkdir()
+    for i in range(9):
+        factors = {"head.lora_A": torch.randn(1, 6), "head.lora_B": torch.randn(1, 1)}
+        save_file(factors, tmp_path / "adapters" / f"u{i}.safetensors")
+    table = pd.DataFrame(
+        {"user": [f"u{i}" for i in range(9)], "age": range(30, 75, 5), "place": ["sea", "hill", "sea"] * 3}
+    )
+    table.to_csv(tmp_path / "users.csv", index=False)
+    monkeypatch.chdir(tmp_path)
+    names = {"network": MLP(3, (6,), 1), "inputs": torch.randn(20, 3)}
+    exec(snippet.replace("ModelFusion()", "ModelFusion('adapter_gp')"), names)
+    assert names["mean"].shape == (20, 1) and (names["low"] <= names["high"]).all()
+    assert (tmp_path / "new_user.safetensors").exists()
 
 
 def test_the_page_of_clicks_predicts_clicks(simulated_ratings):

@@ -30,26 +30,31 @@ def fuse(
     span: Annotated[
         str, typer.Option("--range", metavar="LOW,HIGH", help="Without --inputs: the range of every input.")
     ] = SPAN,
+    base: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Of a pool of low-rank adapters: the weights they are added to.")
+    ] = None,
     seed: Seed = 0,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Fuse the models of ZOO, all of one architecture (linear layers in a chain), into a generator GEN.
 
+    ZOO may also hold low-rank adapters, pairs of tensors LAYER.lora_A and LAYER.lora_B, of the network in --base.
     No training data are needed. The ways of fusing are compared on the pool's own tasks, each model left out in
     turn; GEN/report.html has the errors, the map of tasks and predicted functions.
     """
     from warmstart.estimators.folder import PAGE
     from warmstart.estimators.fusion_page import page_of_generator, verdict, ways_table
     from warmstart.estimators.model_fusion import ModelFusion
-    from warmstart.fusion.zoo import read_zoo
+    from warmstart.fusion.zoo import read_model, read_zoo
 
     voice = Voice(json, quiet)
     pool = read_zoo(zoo, descriptors, task)
+    frozen = None if base is None else read_model(base)
     rows = _span(span) if inputs is None else _numbers(inputs, "inputs")
     with voice.bars() as bar:
         report = bar("fusing")
-        model = ModelFusion(method, seed=seed).fit(pool, activation, rows, lambda words: report(0, 1, words))
+        model = ModelFusion(method, seed=seed).fit(pool, activation, rows, lambda words: report(0, 1, words), frozen)
     model.save(output, {PAGE: page_of_generator(model, f"{len(pool)} models of {zoo.name}").encode()})
     errors = {name: float(error.mean()) for name, error in model.errors_.items()}
     voice.document({"generator": str(output), "method": model.chosen_, "models": len(pool), "errors": errors,

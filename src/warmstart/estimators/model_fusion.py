@@ -7,10 +7,11 @@ tasks, in units of how unsure the Gaussian process over descriptors is of a task
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple, get_args, get_type_hints
 
 import pandas as pd
 import torch
@@ -19,9 +20,20 @@ from torch import Tensor, nn
 
 from warmstart.core import InputError, Params, check_names
 from warmstart.core.trees import take
-from warmstart.engine.files import read_tensors, write_bytes
+from warmstart.engine.files import read_tensors, same_tensors, write_bytes
 from warmstart.estimators.folder import WEIGHTS, pack, read_config, write_folder
-from warmstart.fusion import average, few_shot, function_gp, hypernetwork, nearest, weight_gp, weight_ridge
+from warmstart.fusion import (
+    adapter_functions,
+    adapter_gp,
+    average,
+    few_shot,
+    function_gp,
+    hypernetwork,
+    nearest,
+    weight_gp,
+    weight_ridge,
+)
+from warmstart.fusion.adapters import attach, layers
 from warmstart.fusion.network import Network, Rival, chain, make_network, make_pool, run_models
 from warmstart.fusion.zoo import Zoo, encode_descriptor
 from warmstart.maths import gp
@@ -47,6 +59,12 @@ WAYS = {
     "weight_ridge": Way(weight_ridge.build, weight_ridge.Config(), weight_ridge.State),
     "hypernetwork": Way(hypernetwork.build, hypernetwork.Config(), hypernetwork.State),
     "function_gp": Way(function_gp.build, function_gp.Config(), function_gp.State),
+}
+ADAPTER_WAYS = {
+    "nearest": WAYS["nearest"],
+    "average": Way(average.build, average.PRODUCTS, average.State),
+    "adapter_gp": Way(adapter_gp.build, adapter_gp.Config(), adapter_gp.State),
+    "adapter_functions": Way(adapter_functions.build, adapter_functions.Config(), adapter_functions.State),
 }
 KIND = "fusion"
 
@@ -102,7 +120,7 @@ class ModelFusion:
     """A generator of models, from a pool of models and what is known of their tasks."""
 
     def __init__(self, method: str = "auto", ways: Mapping[str, Way] | None = None, seed: int = 0) -> None:
-        self.method, self.ways, self.seed = method, dict(WAYS if ways is None else ways), seed
+        self.method, self.ways, self.seed = method, None if ways is None else dict(ways), seed
 
     def fit(
         self,
@@ -110,20 +128,26 @@ class ModelFusion:
         module: nn.Module | str = "relu",
         inputs: Tensor | tuple[float, float] = RANGE,
         progress: Callable[[str], None] = lambda words: None,
+        base: Params | None = None,
     ) -> ModelFusion:
-        """`module` is the network, or the activation of a chain of linear layers; `inputs` are rows, or their range."""
-        check_names([] if self.method == "auto" else [self.method], self.ways, "a method auto or one")
+        """`module` is the network, or the activation of a chain of linear layers; `inputs` are rows, or their range.
+
+        Of a pool of adapters `module` is the frozen network, or the activation of a chain with the weights `base`.
+        """
         self.activation_ = module if isinstance(module, str) else None
-        self.zoo_ = zoo
-        self.network_ = make_network(chain(take(zoo.params, 0), module) if isinstance(module, str) else module)
-        rows = make_inputs(_layers(zoo.params), inputs) if isinstance(inputs, tuple) else inputs
+        self.zoo_, self.base_ = zoo, _frozen(zoo.params, module, base)
+        self.network_ = _network(zoo.params, module, self.base_)
+        ways, process = self._ways, self._process
+        check_names([] if self.method == "auto" else [self.method], ways, "a method auto or one")
+        first = {name: value[None] for name, value in self.base_.items()} or zoo.params
+        rows = make_inputs(_layers(first), inputs) if isinstance(inputs, tuple) else inputs
         self.pool_ = make_pool(self.network_, zoo.params, zoo.descriptor, rows)
         self.errors_: dict[str, Tensor] = {}
         self.notes_: list[str] = []
         held: dict[str, Params] = {}
         self.states_: dict[str, Any] = {}
-        wanted = list(self.ways) if self.method == "auto" else [self.method]
-        for name in dict.fromkeys([*wanted, "function_gp"]):
+        wanted = list(ways) if self.method == "auto" else [self.method]
+        for name in dict.fromkeys([*wanted, process]):
             progress(name)
             try:
                 rival = self._rival(name)
@@ -136,13 +160,22 @@ class ModelFusion:
                 continue
             self.errors_[name] = relative_error(run_models(self.network_, held[name], rows), self.pool_.outputs)
         self.chosen_ = min(wanted, key=lambda name: float(self.errors_[name].mean()) if name in self.errors_ else 1e300)
-        self.state_, self.process_ = self.states_[self.chosen_], self.states_["function_gp"].belief
+        self.state_, self.process_ = self.states_[self.chosen_], self.states_[process].belief
         self.held_out_: Params = held[self.chosen_]
         self._prepare()
         return self
 
+    @property
+    def _ways(self) -> Mapping[str, Way]:
+        return self.ways or (ADAPTER_WAYS if self.network_.adapter else WAYS)
+
+    @property
+    def _process(self) -> str:
+        """The way whose Gaussian process says how unsure a task is."""
+        return "adapter_gp" if self.network_.adapter else "function_gp"
+
     def _rival(self, name: str) -> Rival:
-        way = self.ways[name]
+        way = self._ways[name]
         seeded = {"seed": self.seed} if hasattr(way.config, "seed") else {}
         return way.build(self.network_, replace(way.config, **seeded))
 
@@ -193,11 +226,15 @@ class ModelFusion:
         far = spread / self.typical_
         warning = f"far outside the pool: {far:.0f} times as unsure as of a typical task of it" if far > FAR else ""
         weights = gp.relevance(self.process_, descriptor)[0]
-        order = weights.abs().argsort(descending=True).tolist()
-        relevance = {self.zoo_.names[i]: float(weights[i]) for i in order}
+        order = weights.abs().argsort(descending=True)
+        ranked = zip(order.tolist(), weights[order].tolist(), strict=True)
+        relevance = {self.zoo_.names[i]: weight for i, weight in ranked}
         return Generated(params, self.network_, half * spread, level, relevance, warning, shots, noise)
 
     def _check_support(self, x: Tensor, y: Tensor) -> None:
+        if self.network_.adapter:
+            remedy = "generate without rows, then train the adapter on them"
+            raise InputError("no rows for an adapter, which has no last layer to condition", f"{len(x)}", remedy)
         inputs, outputs = self.pool_.inputs.shape[1:], self.pool_.outputs.shape[-1]
         if not len(x) or len(x) != len(y) or x.shape[1:] != inputs or y.shape[1] != outputs:
             expected = f"support rows of {list(inputs)} inputs and {outputs} outputs"
@@ -218,6 +255,7 @@ class ModelFusion:
         }
         tensors = {
             "zoo": self.zoo_.params,
+            "base": self.base_,
             "descriptor": self.zoo_.descriptor,
             "inputs": self.pool_.inputs,
             "errors": self.errors_,
@@ -248,11 +286,12 @@ class ModelFusion:
         if module is None and self.activation_ is None:
             raise InputError("the network of the pool", "none", "pass the module to load")
         self.zoo_ = Zoo(tuple(config["names"]), params, named["descriptor"], Features.from_dict(config["columns"]))
-        self.network_ = make_network(module if module is not None else chain(take(params, 0), str(self.activation_)))
+        self.base_ = _under(named, "base")
+        self.network_ = _network(params, str(self.activation_) if module is None else module, self.base_)
         self.pool_ = make_pool(self.network_, params, named["descriptor"], named["inputs"])
         self.errors_ = _under(named, "errors")
         self.held_out_ = _under(named, "held_out")
-        self.state_ = rebuild(self.ways[self.chosen_].state, _under(named, "state"))
+        self.state_ = rebuild(self._ways[self.chosen_].state, _under(named, "state"))
         self.process_ = rebuild(gp.Belief, _under(named, "process"))
         self._prepare()
         return self
@@ -276,6 +315,29 @@ class ModelFusion:
         )
 
 
+def _frozen(params: Params, module: nn.Module | str, base: Params | None) -> Params:
+    """The weights of the network that a pool of adapters belongs to; none where the pool is of whole models."""
+    if not layers(take(params, 0)):
+        if base is not None:
+            raise InputError("adapters for the frozen network, pairs lora_A and lora_B", "whole models", "leave it out")
+        return {}
+    if isinstance(module, nn.Module):
+        return {name: value.detach().clone() for name, value in sorted(module.state_dict().items())}
+    if base is None:
+        raise InputError("the frozen network of the adapters", "none", "pass it with --base, or as a module in Python")
+    return dict(sorted(base.items()))
+
+
+def _network(params: Params, module: nn.Module | str, base: Params) -> Network:
+    """Of whole models, or of adapters with the weights of their frozen network."""
+    if not base:
+        return make_network(chain(take(params, 0), module) if isinstance(module, str) else module)
+    frozen = chain(base, module) if isinstance(module, str) else copy.deepcopy(module)
+    same_tensors(dict(frozen.state_dict()), base, Path("the frozen network"))
+    frozen.load_state_dict(base)
+    return attach(frozen, take(params, 0))
+
+
 def _layers(params: Params) -> Params:
     """In the order of a chain, so that the first weight is the first layer's."""
     module = chain({name: value[0] for name, value in params.items()})
@@ -289,13 +351,17 @@ def _under(named: Params, prefix: str) -> Params:
 
 
 def rebuild(kind: Any, named: Params) -> Any:
-    """A named tuple of tensors, dicts of tensors and such tuples, from the paths of its leaves."""
+    """A named tuple of tensors, such tuples and dicts of either, from the paths of its leaves."""
     parts: dict[str, Any] = {}
     for field, hint in get_type_hints(kind).items():
         if field in named:
             parts[field] = named[field]
         elif hasattr(hint, "_fields"):
             parts[field] = rebuild(hint, _under(named, field))
+        elif hasattr(get_args(hint)[1], "_fields"):
+            inside = _under(named, field)
+            names = dict.fromkeys(path.partition("/")[0] for path in inside)
+            parts[field] = {name: rebuild(get_args(hint)[1], _under(inside, name)) for name in names}
         else:
             parts[field] = _under(named, field)
     return kind(**parts)

@@ -1,14 +1,19 @@
-"""One model for all tasks, the average of the pool's weights; `ALIGNED` puts hidden units in one order first."""
+"""One model for all tasks, the average of the pool's weights; `ALIGNED` puts hidden units in one order first.
+
+`PRODUCTS` is for low-rank adapters: the best of their rank for the average of their products.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from warmstart.core import Params
-from warmstart.core.trees import expand, tree_map
+from warmstart.core.trees import expand, take, tree_map
+from warmstart.fusion.adapters import bases, mix
 from warmstart.fusion.alignment import align, symmetries
 from warmstart.fusion.network import Network, Pool, Rival
 
@@ -17,9 +22,11 @@ from warmstart.fusion.network import Network, Pool, Rival
 class Config:
     aligned: bool = False
     rounds: int = 5  # of matching each model to the average of the others, after a first match to one model
+    products: bool = False  # of adapters
 
 
 ALIGNED = Config(aligned=True)
+PRODUCTS = Config(products=True)
 
 
 class State(NamedTuple):
@@ -43,14 +50,29 @@ def fit(network: Network, cfg: Config, pool: Pool) -> State:
     return State(align(pool.params, symmetries(network.module), middle(pool.descriptor), others, cfg.rounds))
 
 
-def zero_shot(state: State, descriptor: Tensor) -> Params:
-    models: Params = expand(tree_map(lambda value: value.mean(0), state.params), len(descriptor))
+def _mixed(state: State, weights: Tensor) -> Params:
+    return mix(bases(state.params), take(state.params, 0), weights)
+
+
+def zero_shot(cfg: Config, state: State, descriptor: Tensor) -> Params:
+    n = len(next(iter(state.params.values())))
+    one: Params = tree_map(lambda value: value.mean(0), state.params)
+    if cfg.products:
+        one = take(_mixed(state, torch.full((1, n), 1 / n)), 0)
+    models: Params = expand(one, len(descriptor))
     return models
 
 
-def held_out(state: State) -> Params:
+def held_out(cfg: Config, state: State) -> Params:
+    if cfg.products:
+        n = len(next(iter(state.params.values())))
+        return _mixed(state, (torch.ones(n, n) - torch.eye(n)) / (n - 1))
     return others(state.params)
 
 
 def build(network: Network, cfg: Config = Config()) -> Rival:
-    return Rival(lambda pool: fit(network, cfg, pool), zero_shot, held_out)
+    return Rival(
+        lambda pool: fit(network, cfg, pool),
+        lambda state, descriptor: zero_shot(cfg, state, descriptor),
+        lambda state: held_out(cfg, state),
+    )

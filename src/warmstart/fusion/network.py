@@ -21,6 +21,7 @@ class Network(NamedTuple):
     head: str  # name of the last linear layer
     apply: Callable[[Params, Tensor], Tensor]  # params, x [P, ...] -> [P, outputs]
     features: Callable[[Params, Tensor], Tensor]  # params, x -> what the head sees [P, h]
+    adapter: tuple[str, ...] = ()  # the tensors of an adapter, where models are adapters of the module
 
 
 class Pool(NamedTuple):
@@ -94,10 +95,10 @@ def run_features(network: Network, params: Params, x: Tensor) -> Tensor:
 
 
 def make_pool(network: Network, params: Params, descriptor: Tensor, inputs: Tensor) -> Pool:
-    """The pool, once the network has shown that it fits the weights and ends in its head."""
+    """The pool, once the network has shown that it fits the weights and, unless they are adapters, ends in its head."""
     own = {name: value.shape for name, value in network.module.named_parameters()}
     given = {name: value.shape[1:] for name, value in params.items()}
-    if own != given:
+    if not network.adapter and own != given:
         odd = sorted(set(own.items()) ^ set(given.items()))[0]
         expected = f"a network with the weights of the pool in {type(network.module).__name__}"
         raise InputError(expected, f"a difference at {odd[0]!r}", "pass the module that the models were trained with")
@@ -108,14 +109,19 @@ def make_pool(network: Network, params: Params, descriptor: Tensor, inputs: Tens
         raise InputError("inputs that the models can read", f"{list(inputs.shape)} ({words})", "correct them") from None
     if not bool(torch.isfinite(outputs).all()):
         raise InputError("models with finite outputs", "NaN or infinity", "remove broken models, or narrow the inputs")
-    one = {name: value[:1] for name, value in params.items()}
+    if not network.adapter:
+        _check_head(network, {name: value[:1] for name, value in params.items()}, inputs, outputs[:1])
+    return Pool(params, descriptor.double(), inputs, outputs)
+
+
+def _check_head(network: Network, one: Params, inputs: Tensor, outputs: Tensor) -> None:
+    """Complain unless the first model's last linear layer says what the model says."""
     seen = run_features(network, one, inputs)
     prefix = f"{network.head}." if network.head else ""
     weight, bias = (one.get(f"{prefix}{part}", torch.zeros(())).double() for part in ("weight", "bias"))
-    if seen.dim() != 3 or not torch.allclose(seen[..., :-1] @ weight.mT + bias, outputs[:1], rtol=1e-3, atol=1e-4):
+    if seen.dim() != 3 or not torch.allclose(seen[..., :-1] @ weight.mT + bias, outputs, rtol=1e-3, atol=1e-4):
         got = f"something after '{network.head}' in {type(network.module).__name__}"
         raise InputError("a network that ends in its last linear layer", got, "leave what follows out of the module")
-    return Pool(params, descriptor.double(), inputs, outputs)
 
 
 def chain(params: Params, activation: str = "relu") -> nn.Module:

@@ -93,14 +93,12 @@ def _look(belief: Belief, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     chol = factor(belief.hyper, belief.inducing)
     v = torch.linalg.solve_triangular(chol, kernel(belief.hyper, belief.inducing, x), upper=False).mT
     nearest = ((x / belief.hyper.length)[:, None] - (belief.x / belief.hyper.length)[None]).square().sum(-1).argmin(1)
-    home = torch.empty(len(belief.x), dtype=torch.long, device=x.device)
-    real = belief.rows >= 0
-    home[belief.rows[real]] = torch.arange(len(belief.rows), device=x.device)[:, None].expand_as(real)[real]
-    block = home[nearest]
-    at = belief.x[belief.rows.clamp(min=0)][block]  # [q, s, p]
+    block = (belief.rows == nearest[:, None, None]).any(-1).long().argmax(1)
+    rows = belief.rows[block]
+    at = belief.x[rows.clamp(min=0)]  # [q, s, p]
     seen = torch.linalg.solve_triangular(chol, kernel(belief.hyper, belief.inducing, at), upper=False)
     d = kernel(belief.hyper, x[:, None], at).squeeze(1) - (v[:, None] @ seen).squeeze(1)
-    return block, v, d * real[block]
+    return block, v, d * (rows >= 0)
 
 
 def predict(belief: Belief, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -30,7 +30,18 @@ from warmstart.report import Column, Results, Row, differences, make_results, ma
 from warmstart.report.figures import Adaptation, Curve, adaptations, curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.report.svg import looks
-from warmstart.studies.sine_zoo import SPAN, STEPS, SinePool, as_zoo, describe, fit_networks, starts, train_pool
+from warmstart.studies import sine_learners as learners
+from warmstart.studies.sine_zoo import (
+    SPAN,
+    STEPS,
+    SinePool,
+    as_zoo,
+    describe,
+    draw_tasks,
+    fit_networks,
+    starts,
+    train_pool,
+)
 from warmstart.tasks import sine
 
 SHOTS = (0, 10, 20, 30, 40)
@@ -58,6 +69,7 @@ PUBLISHED = {
     (COLD, 40): "paper 0.052",
     (META, 0): "paper 0.135",
     (META_LOOSE, 0): "paper 0.357",
+    **learners.PUBLISHED,
 }
 Scores = dict[tuple[str, int, str], Tensor]  # method, shots, metric -> one number per unseen task
 
@@ -69,11 +81,12 @@ class Preset(NamedTuple):
     refit: int
     settings: tuple[str, ...]
     tests: int
+    meta: int  # updates of the learners that see data
 
 
 PRESETS = {
-    "quick": Preset(300, 60, 5, 50, (FIVE, FEW), 20),
-    "full": Preset(STEPS, 1500, 60, 2000, (FIVE, HARD, FEW), 100),
+    "quick": Preset(300, 60, 5, 50, (FIVE, FEW), 20, 200),
+    "full": Preset(STEPS, 1500, 60, 2000, (FIVE, HARD, FEW), 100, 5000),
 }
 SETTINGS = {FIVE: (sine.POLARISED, 200), HARD: (sine.HARD, 200), FEW: (sine.HARD, 40)}
 
@@ -88,24 +101,29 @@ def run(
     folder: Path | None = None,
 ) -> Outcome:
     """On the CPU. With a folder, trained pools are kept in it."""
-    check_names(only, [*ROWS, META])
+    check_names(only, [*ROWS, META, *learners.HIDDEN])
     began, size = time.perf_counter(), PRESETS[preset]
     ways = {name: way for name, way in ROWS.items() if not only or name in only}
     if "hypernetwork" in ways:
         ways["hypernetwork"] = ROWS["hypernetwork"]._replace(config=hypernetwork.Config(steps=size.hyper))
     found: dict[str, dict[int, Scores]] = {}
     excerpts: list[Adaptation] = []
-    for setting in size.settings if list(only) != [META] else [FIVE]:
+    chosen = [name for name in learners.HIDDEN if not only or name in only]
+    for setting in [FIVE] if only and not ways else size.settings:
         for seed in seeds:
             report = (progress or (lambda label: silent))(f"{setting}, seed {seed}")
             family, count = SETTINGS[setting]
+            if setting == FIVE:
+                found.setdefault(setting, {})[seed] = judge_learners(chosen, seed, size, partial(report, 0, 1))
+            if only and not ways and META not in only:
+                continue
             name = f"{size.steps}-{'five' if family is sine.POLARISED else 'hard'}-{seed}.safetensors"
             pool = train_pool(family, seed, size.steps, None if folder is None else folder / name)
             pool = pool._replace(unseen=pool.unseen[: size.tests], floor=take(pool.floor, slice(size.tests)))
             scores, model = judge(pool, count, seed, ways, only, partial(report, 0, 1))
             if setting == FIVE and (not only or META in only):
                 scores |= judge_meta_model(pool, model, seed, size, partial(report, 0, 1))
-            found.setdefault(setting, {})[seed] = scores
+            found.setdefault(setting, {}).setdefault(seed, {}).update(scores)
             excerpts += excerpt(model, pool, setting) if seed == seeds[0] else []
     rows = rows_of(found)
     results = make_results("fusion_sine", preset, "cpu", " ".join(["warmstart", *sys.argv[1:]]), rows)
@@ -137,7 +155,7 @@ def judge(
     zero: Params = ways[model.chosen_].build(model.network_, ways[model.chosen_].config).zero_shot(model.state_, at)
     for shots in SHOTS:
         say(f"{shots} rows")
-        asked, told = rows_of_tasks(pool, shots, seed)
+        asked, told = rows_of_tasks(pool.unseen, shots, seed)
         made = [model.generate(at[i], (asked[i], told[i]) if shots else None) for i in range(len(at))]
         said, low, high = (torch.stack(part) for part in zip(*(one.predict(x) for one in made), strict=True))
         scores[AUTO, shots, ERROR] = relative_error(said, truth)
@@ -178,7 +196,7 @@ def judge_meta_model(pool: SinePool, model: ModelFusion, seed: int, size: Preset
     start: Params = take(meta_model.zero_shot(state, at)[0], few)
     for shots in META_SHOTS:
         say(f"{META}, {shots} rows")
-        asked, told = rows_of_tasks(pool, shots, seed)
+        asked, told = rows_of_tasks(pool.unseen, shots, seed)
         tuned = few_shot.fine_tune(network, start, asked[few], told[few][..., None], TUNING)
         scores[META_PLAIN, shots, ERROR] = relative_error(run_models(network, tuned, x), truth[few])
         by_h = [
@@ -194,11 +212,20 @@ def judge_meta_model(pool: SinePool, model: ModelFusion, seed: int, size: Preset
     return scores
 
 
-def rows_of_tasks(pool: SinePool, shots: int, seed: int) -> tuple[Tensor, Tensor]:
+def judge_learners(names: Sequence[str], seed: int, size: Preset, say: Callable[[str], None]) -> Scores:
+    """MAML and Per-FedAvg on the unseen tasks of the five domains, with the rows that fusion is given."""
+    seen, unseen = draw_tasks(sine.POLARISED, generator(seed, 1))
+    unseen = unseen[: size.tests]
+    asked = {shots: rows_of_tasks(unseen, shots, seed) for shots in SHOTS}
+    scores = learners.judge_learners(names, sine.POLARISED, seen, unseen, asked, seed, size.meta, say)
+    return {(name, shots, ERROR): error for (name, shots), error in scores.items()}
+
+
+def rows_of_tasks(unseen: Tensor, shots: int, seed: int) -> tuple[Tensor, Tensor]:
     """Inputs [tasks, shots, 1] and outputs of the unseen tasks; the first rows of a task are the same at all counts."""
-    drawn = torch.rand(len(pool.unseen), max(SHOTS), generator=generator(seed, 7))[:, :shots, None]
+    drawn = torch.rand(len(unseen), max(SHOTS), generator=generator(seed, 7))[:, :shots, None]
     asked = SPAN[0] + (SPAN[1] - SPAN[0]) * drawn
-    return asked, sine.curve(pool.unseen, asked[..., 0])
+    return asked, sine.curve(unseen, asked[..., 0])
 
 
 def tune_plain(model: ModelFusion, shots: int, seed: int) -> tuple[float, int]:

@@ -70,10 +70,15 @@ def starts(count: int, seed: int) -> Params:
     return found
 
 
+def draw_tasks(family: sine.Family, draw: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Amplitude, phase and frequency of the seen and of the unseen tasks."""
+    return sine.parameters(family, SEEN, draw), sine.parameters(family, UNSEEN, draw)
+
+
 def train_pool(family: sine.Family, seed: int, steps: int = STEPS, place: Path | None = None) -> SinePool:
     """`SEEN` + `UNSEEN` networks of a family, 100 noiseless rows each; kept in the file `place` if there is one."""
     draw = generator(seed, 1)
-    tasks = torch.cat([sine.parameters(family, SEEN, draw), sine.parameters(family, UNSEEN, draw)])
+    tasks = torch.cat(draw_tasks(family, draw))
     if place is not None and place.exists():
         params = read_tensors(place)[0]
     else:

@@ -36,6 +36,7 @@ class Training(NamedTuple):
     iterations: int
     tasks: int = 25
     query: int = 10
+    hidden: tuple[int, ...] = (40, 40)  # of the network
 
 
 def conditioned(model: Model, likelihood: Likelihood, config: empirical_bayes.Config, stage: Stage) -> Learner:
@@ -62,7 +63,7 @@ def fit(
     on_gpu = device.type == "cuda"
     stage = stage or (FUSED if on_gpu else TRACED)
     with seeded(seed):
-        model = functional(MLP(1, (40, 40), 1), fast)
+        model = functional(MLP(1, training.hidden, 1), fast)
     if hasattr(config, "outer_decay"):
         config = replace(config, outer_decay=training.iterations)
     learner = build(model, squared, config, stage)
