@@ -59,7 +59,7 @@ def test_what_is_kept_is_read_back(outcome):
 def test_coefficients_separate_liars(tmp_path):
     write(tmp_path / "sms", seed=1)
     problem = select_weak.make_problem(select_weak.read_wrench(tmp_path, "sms"), True, 40, 0)
-    theta, _ = select_weak.estimate(problem, 3, 25, False)
+    theta, _ = select_weak.estimate(problem, 3, 25)[OURS]
     assert max(theta[:4]) < min(theta[4:])
 
 

@@ -44,6 +44,7 @@ class Labelled(NamedTuple):
     x: Tensor  # [n, d]
     y: Tensor  # [n, classes] one-hot
     fold: Tensor  # [n]
+    others: Moments  # [folds, ...] of the rows outside each fold
 
 
 def moments(x: Tensor, y: Tensor) -> Moments:
@@ -71,7 +72,9 @@ def label(x: Tensor, labels: Tensor, classes: int, folds: int = 5, seed: int = 0
     order = order[labels[order].argsort(stable=True)]
     fold = torch.empty(len(labels), dtype=torch.long)
     fold[order] = torch.arange(len(labels)) % folds
-    return Labelled(x, one_hot(labels, classes).to(x), fold)
+    y = one_hot(labels, classes).to(x)
+    others = [moments(x[fold != i], y[fold != i]) for i in range(folds)]
+    return Labelled(x, y, fold, Moments(*(torch.stack(parts) for parts in zip(*others, strict=True))))
 
 
 def total(sources: Moments, members: Tensor) -> Moments:
@@ -82,10 +85,11 @@ def total(sources: Moments, members: Tensor) -> Moments:
 
 def solve(both: Moments, penalty: float) -> Tensor:
     """w [*m, d, classes]."""
-    size = both.gram.shape[-1]
-    ridge = torch.full((size,), penalty).to(both.gram)
+    ridge = torch.full(both.gram.shape[-1:], penalty).to(both.gram)
     ridge[-1] = 1e-6 * max(1.0, penalty)
-    factor = torch.linalg.cholesky(both.gram + torch.diag(ridge))
+    gram = both.gram.clone()
+    gram.diagonal(dim1=-2, dim2=-1).add_(ridge)
+    factor = torch.linalg.cholesky(gram)
     found: Tensor = torch.cholesky_solve(both.cross, factor)
     return found
 
@@ -93,9 +97,8 @@ def solve(both: Moments, penalty: float) -> Tensor:
 def held_out(sets: Moments, labelled: Labelled, cfg: Config = Config()) -> Tensor:
     """What models of sets [m, ...] and of the other folds say of each labelled row: [m, n, classes]."""
     out = torch.zeros(len(sets.gram), *labelled.y.shape).to(labelled.y)
-    for fold in range(int(labelled.fold.max()) + 1):
+    for fold, own in enumerate(map(Moments, *labelled.others)):
         there = labelled.fold == fold
-        own = moments(labelled.x[~there], labelled.y[~there])
         out[:, there] = labelled.x[there] @ solve(_with(sets, own, cfg.weight), cfg.penalty)
     return out
 

@@ -168,31 +168,32 @@ def judge(problem: Problem, name: str, names: Sequence[str], chosen: Preset, rep
     return scores
 
 
-def estimate(problem: Problem, size: int, count: int, margin: bool) -> tuple[Tensor, float]:
-    """Coefficients of the sources [k], and the surrogate's rank correlation on a fifth more subsets."""
+def estimate(problem: Problem, size: int, count: int) -> dict[str, tuple[Tensor, float]]:
+    """By measure: coefficients of the sources [k], and the surrogate's rank correlation on a fifth more subsets."""
     sources = len(problem.sources.gram)
     most = math.comb(sources, size)
     held = min(max(10, count // 5), most - count)
     members = indicators(sample_subsets(sources, size, count + held, problem.seed), sources)
-    f = values(problem, members, margin)
-    model = surrogate.fit(members[:count], f[:count], surrogate.Config(draws=2), problem.seed)
-    return model.theta, surrogate.judge(model, members[count:], f[count:]).spearman
+    found = {}
+    for method, f in values(problem, members).items():
+        model = surrogate.fit(members[:count], f[:count], surrogate.Config(draws=2), problem.seed)
+        found[method] = model.theta, surrogate.judge(model, members[count:], f[count:]).spearman
+    return found
 
 
-def values(problem: Problem, members: Tensor, margin: bool) -> Tensor:
-    """f of sets of functions [m, k], over the folds of the validation rows."""
+def values(problem: Problem, members: Tensor) -> dict[str, Tensor]:
+    """f of sets of functions [m, k] over the folds of the validation rows: the squared error, and the margin."""
     out = closed_form.outputs(problem.sources, members, problem.labelled)
     y = problem.labelled.y
-    if margin:
-        return negative_margin(out, Rows((), y.argmax(-1), torch.zeros(len(y)).long())).double()
-    return closed_form.squared_error(out, y).double()
+    apart = negative_margin(out, Rows((), y.argmax(-1), torch.zeros(len(y)).long()))
+    return {OURS: closed_form.squared_error(out, y).double(), MARGIN: apart.double()}
 
 
 def fit(
     method: str,
     problem: Problem,
     trials: int,
-    estimated: Callable[[bool], tuple[Tensor, float]],
+    estimated: Callable[[], dict[str, tuple[Tensor, float]]],
     labels: Callable[[str], label_model.Floats],
 ) -> Fitted:
     """The best of the method's trials on the validation rows."""
@@ -200,7 +201,7 @@ def fit(
     count, told = len(problem.sources.gram), {}
     if method in (RANDOM, TOP, HOA, OURS, MARGIN):
         if method in (OURS, MARGIN):
-            scores, told[SPEARMAN] = estimated(method == MARGIN)
+            scores, told[SPEARMAN] = estimated()[method]
         else:
             scores = ranks(method, problem)
         rank = scores.argsort(stable=True).argsort()
@@ -230,7 +231,7 @@ def ranks(method: str, problem: Problem) -> Tensor:
     if method == RANDOM:
         return torch.rand(count, generator=generator(problem.seed, 29))
     if method == HOA:
-        return values(problem, torch.eye(count), False)
+        return values(problem, torch.eye(count))[OURS]
     own = problem.votes.validation
     cast = own.votes >= 0
     wrong = (cast & (own.votes != own.label[:, None])).sum(0)
