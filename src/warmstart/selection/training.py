@@ -99,6 +99,12 @@ def _network(shape: Form, seed: int) -> Model:
         return functional(OneHotNet(shape.columns, shape.hidden, shape.outputs, shape.heads))
 
 
+def parameters(shape: Form) -> Params:
+    """[1, ...] as a stack of one such network has them."""
+    found: Params = expand(_network(shape, 0).params, 1)
+    return found
+
+
 @lru_cache(maxsize=16)
 def _stacked(step: Callable[..., Step], shape: Form, decay: float, stage: Stage) -> Callable[..., Any]:
     """A step for a stack of models; kept, since recording one takes as long as dozens of them."""
@@ -237,10 +243,15 @@ def _watch(look: Callable[[Params], None]) -> Watch:
 
 def outputs(transfer: Transfer, cfg: Config, phi: Params, x: Tree, rows: int = 100_000) -> Tensor:
     """What every model says of target rows: [m, n, out]. `rows` bounds how many are looked at together."""
-    model = network(transfer, cfg, 0)
+    return outputs_of(form(transfer, cfg), transfer.sources, phi, x, rows)
+
+
+def outputs_of(shape: Form, target: int, phi: Params, x: Tree, rows: int = 100_000) -> Tensor:
+    """The same of networks of a form, where `target` is the number of the target among the tasks."""
+    model = _network(shape, 0)
     count = len(leaves(phi)[0])
     numbers = x["numeric"]
-    head = torch.full(numbers.shape[:-1], transfer.sources, dtype=torch.long, device=numbers.device)
+    head = torch.full(numbers.shape[:-1], target, dtype=torch.long, device=numbers.device)
     asked = {**x, "head": head}
     size = max(1, rows // max(1, len(head)))
     with torch.no_grad():
