@@ -118,12 +118,23 @@ def shares(transfer: Transfer, members: Tensor, balance: float = 1.0) -> Tensor:
     return whole * torch.where(lengths > 0, lengths**balance, torch.zeros_like(lengths))
 
 
-def draw(transfer: Transfer, share: Tensor, u: Tensor) -> Drawn:
+class Mixture(NamedTuple):
+    """What drawing tasks needs of shares [m, k + 1]."""
+
+    sums: Tensor  # [m, k + 1] up to each task, of 1 in all
+    last: Tensor  # [m, 1] the last task of each mixture: sums may end a rounding error below 1
+
+
+def mixture(share: Tensor) -> Mixture:
+    sums = share.cumsum(1) / share.sum(1, keepdim=True)
+    return Mixture(sums, (share > 0).cumsum(1).argmax(1, keepdim=True))
+
+
+def draw(transfer: Transfer, mixed: Mixture, u: Tensor) -> Drawn:
     """Rows for every model: u [2, b] -> [m, b]."""
     pool = transfer.pool
-    sums = share.cumsum(1) / share.sum(1, keepdim=True)
-    task = torch.searchsorted(sums, u[0].expand(len(share), -1).contiguous(), right=True)
-    task = torch.minimum(task, _last(share))
+    task = torch.searchsorted(mixed.sums, u[0].expand(len(mixed.sums), -1).contiguous(), right=True)
+    task = torch.minimum(task, mixed.last)
     lengths = pool.lengths[task]
     row = torch.minimum((u[1] * lengths).long(), lengths - 1)
     index = pool.offsets[task] + row
@@ -134,11 +145,6 @@ def draw(transfer: Transfer, share: Tensor, u: Tensor) -> Drawn:
     )
     ones = torch.ones_like(w)
     return Drawn(Batch({**x, "head": task}, y, w, ones), task, group)
-
-
-def _last(share: Tensor) -> Tensor:
-    """The last task of each mixture: sums may end a rounding error below 1."""
-    return (share > 0).cumsum(1).argmax(1, keepdim=True)
 
 
 def plain_step(model: Model, likelihood: Likelihood, optimiser: Optimiser) -> Step:
@@ -211,10 +217,11 @@ def _train(
     phi, extra = begin
     opt = vmap(optimiser.init)(phi)
     state = State(own(Inner(phi, opt, extra)), torch.zeros((), device=share.device))
+    mixed = mixture(share)
 
     def update(state: State, u: Tensor) -> tuple[State, Info]:
         lr = cfg.lr * cosine(state.done, cfg.steps)
-        inner, loss = step(lr, state.inner, draw(transfer, share, u))
+        inner, loss = step(lr, state.inner, draw(transfer, mixed, u))
         return State(inner, state.done + 1), Info(loss.mean())
 
     if not leaves(state)[0].is_cuda:
