@@ -69,7 +69,7 @@ def run(
     progress: Callable[[str], Report] | None = None,
     only: Sequence[str] = (),
     counts: Sequence[int] = COUNTS,
-    rounds: int = 3,
+    rounds: int = 2,
     models: int = MODELS,
     steps: int = STEPS,
 ) -> Results:
