@@ -49,7 +49,11 @@ PAGES = {
         "random order",
         "all sources",
         "boosted trees, pooled",
+        "validation labels only",
+        "top by vote accuracy",
+        "chosen by validation",
         "stacked",
+        "in all",
     ],
     "model_fusion": [
         "auto",

@@ -34,7 +34,7 @@ def arguments(table, *more, state="HI"):
 
 def test_liars_are_found_and_the_page_is_written(table, tmp_path, capsys):
     store = ["--store", str(tmp_path / "store")]
-    more = ["--metric", "worst-group", "--group", "race", "-o", str(tmp_path / "out"), "--json"]
+    more = ["--group", "race", "-o", str(tmp_path / "out"), "--json"]
     assert run(arguments(table, *store, *more)) == 0
     document = json.loads(capsys.readouterr().out)
     found = {one["source"]: one for one in document["selection"]["sources"]}
@@ -44,6 +44,17 @@ def test_liars_are_found_and_the_page_is_written(table, tmp_path, capsys):
     page = (tmp_path / "out" / "report.html").read_text()
     assert "Ranked coefficients of 6 sources" in page and document["verdict"] in page
     assert list((tmp_path / "store").glob("done-*.json"))
+    # the model that was kept predicts
+    assert document["model"] == str(tmp_path / "out" / "model")
+    told = tmp_path / "said.csv"
+    assert run(["adapt", document["model"], "--query", str(table), "-o", str(told), "--quiet"]) == 0
+    capsys.readouterr()
+    said, rows = pd.read_csv(told), pd.read_csv(table)
+    home = rows["state"].isin(["HI", "A", "B", "C", "D"])
+    assert len(said) == len(rows) and list(said) == ["prediction", "p(True)"]
+    assert (said["prediction"] == rows["income"])[home].mean() > 0.8
+    assert run(["adapt", document["model"], "--query", str(table), "--support", str(table)]) == 2
+    assert "--support" in capsys.readouterr().err
     # another table in the same store
     assert run(arguments(table, *store, state="A")) == 2
     assert "a job store of this configuration" in capsys.readouterr().err

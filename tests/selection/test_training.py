@@ -14,7 +14,7 @@ from warmstart.engine.noise import generator
 from warmstart.engine.stage import PLAIN
 from warmstart.models.mlp import seeded
 from warmstart.models.one_hot import OneHotNet
-from warmstart.selection.training import Config, draw, outputs, shares, train_models
+from warmstart.selection.training import Config, draw, mixture, outputs, shares, train_models
 
 CFG = Config(hidden=(8,), steps=30, batch=16, lr=0.02, weight_decay=0.1, balance=0.5, chunk=2)
 
@@ -78,7 +78,7 @@ def test_rows_come_from_chosen_tasks_in_proportion(make_planted):
     transfer = make_planted()
     share = shares(transfer, torch.tensor([[1.0, 0, 0, 1, 0, 0]]), balance=1.0)
     u = torch.rand(2, 40_000, generator=generator(0, 1))
-    drawn = draw(transfer, share, u)
+    drawn = draw(transfer, mixture(share), u)
     counts = torch.bincount(drawn.task[0], minlength=7).float()
     wanted = torch.tensor([300.0, 0, 0, 330, 0, 0, 40])
     assert (counts[wanted == 0] == 0).all()
@@ -94,7 +94,7 @@ def test_the_largest_uniform_still_finds_a_chosen_task(make_planted):
     share = shares(transfer, torch.tensor([[1.0, 0, 0, 0, 0, 0]]))
     share[:, -1] = 0.0
     one = torch.tensor([[1 - 2**-24], [1 - 2**-24]])
-    drawn = draw(transfer, share / 3, one)
+    drawn = draw(transfer, mixture(share / 3), one)
     assert drawn.task.tolist() == [[0]] and drawn.rows.y[0, 0] == transfer.pool.y[299]
 
 

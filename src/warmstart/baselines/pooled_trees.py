@@ -6,9 +6,8 @@ number of trees is where the validation rows' loss stops falling.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -40,14 +39,45 @@ SPACE: dict[str, list[Any]] = {
 }
 
 
-def fit(
-    transfer: Transfer, members: Tensor, cfg: Config = Config(), seed: int = 0, threads: int = 1
-) -> Callable[[Tree], Tensor]:
-    """Rows of the target -> log-odds [n, 1] or log-probabilities [n, classes]."""
+class Trees(NamedTuple):
+    """Fitted trees, as a function: rows of the target -> log-odds [n, 1] or log-probabilities [n, classes]."""
+
+    booster: Any
+    with_task: bool
+    target: int  # its number among the tasks
+    outputs: int
+
+    def __call__(self, x: Tree) -> Tensor:
+        rows = _columns(x, None, self.with_task, self.target)
+        said = torch.from_numpy(np.asarray(self.booster.predict(rows))).clamp(1e-12, 1 - 1e-12)
+        return torch.logit(said)[:, None] if self.outputs == 1 else said.log()
+
+    def text(self) -> str:
+        """LightGBM's own form, which is data and runs nothing."""
+        return str(self.booster.model_to_string())
+
+
+def load(text: str, with_task: bool, target: int, outputs: int) -> Trees:
+    """The inverse of `Trees.text`; ValueError when the text is damaged."""
+    lightgbm = _lightgbm()
+    try:
+        booster = lightgbm.Booster(model_str=text)
+    except lightgbm.basic.LightGBMError as error:
+        raise ValueError(str(error)) from None
+    return Trees(booster, with_task, target, outputs)
+
+
+def _lightgbm() -> Any:
     try:
         import lightgbm
     except ImportError:
         raise InputError("LightGBM for boosted trees", "none installed", "pip install 'warmstart[boost]'") from None
+    return lightgbm
+
+
+def fit(transfer: Transfer, members: Tensor, cfg: Config = Config(), seed: int = 0, threads: int = 1) -> Trees:
+    """On the target and the sources among `members` [k]."""
+    lightgbm = _lightgbm()
     if transfer.kind == "squared":
         raise InputError("a target of classes", "numbers", "use another method")
     pool = transfer.pool.to("cpu")
@@ -57,8 +87,8 @@ def fit(
         order = torch.randperm(len(chosen), generator=torch.Generator().manual_seed(seed))
         chosen = chosen[order[: cfg.rows]].sort().values
     x = {name: part[chosen] for name, part in pool.x.items()}
-    rows = _columns(x, task[chosen], cfg)
-    held = _columns(transfer.validation.x, None, cfg, transfer.sources)
+    rows = _columns(x, task[chosen], cfg.with_task)
+    held = _columns(transfer.validation.x, None, cfg.with_task, transfer.sources)
     codes = list(range(x["numeric"].shape[-1], rows.shape[-1]))
     settings = {
         "objective": "binary" if transfer.outputs == 1 else "multiclass",
@@ -76,19 +106,12 @@ def fit(
     asked = lightgbm.Dataset(held, transfer.validation.y.cpu().numpy(), reference=seen)
     stop = lightgbm.early_stopping(cfg.patience, verbose=False)
     model = lightgbm.train(settings, seen, cfg.trees, valid_sets=[asked], callbacks=[stop])
-
-    def outputs(x: Tree) -> Tensor:
-        said = torch.from_numpy(np.asarray(model.predict(_columns(x, None, cfg, transfer.sources)))).clamp(
-            1e-12, 1 - 1e-12
-        )
-        return torch.logit(said)[:, None] if transfer.outputs == 1 else said.log()
-
-    return outputs
+    return Trees(model, cfg.with_task, transfer.sources, transfer.outputs)
 
 
-def _columns(x: Tree, task: Tensor | None, cfg: Config, home: int = 0) -> Any:
+def _columns(x: Tree, task: Tensor | None, with_task: bool, home: int = 0) -> Any:
     """[n, columns]: numbers, then codes, then the task."""
     numbers = x["numeric"].cpu().double()
     own = torch.full((len(numbers),), home) if task is None else task
-    parts = [numbers, x["categorical"].cpu().double(), *([own[:, None].double()] if cfg.with_task else [])]
+    parts = [numbers, x["categorical"].cpu().double(), *([own[:, None].double()] if with_task else [])]
     return np.asarray(torch.cat(parts, 1))

@@ -64,12 +64,15 @@ def adapt(
 
     A model of preferences takes events of users and asks about users and items; see also `warmstart recommend`.
 
+    A model that `warmstart select` chose is trained already, and takes query rows alone.
+
     With the task column in both tables each task is adapted to its own rows. Without support a model is
     zero-shot. A few rows are small work, and so done on the CPU unless --device says otherwise.
     """
     from warmstart.estimators.folder import read_kind
     from warmstart.estimators.meta_learner import MetaLearner
     from warmstart.estimators.predictions import adapt_tasks, only, predict_tasks
+    from warmstart.estimators.selected_model import SelectedModel
 
     voice = Voice(json, quiet)
     kind = read_kind(model)
@@ -83,6 +86,11 @@ def adapt(
     if kind == "pictures":
         refuse_options(context, OF_TABLES, "a model of pictures")
         adapt_to_pictures(voice, model, support, query, output, broken, device)
+        return
+    if kind == "selected":
+        refuse_options(context, ("broken", "support", *OF_TABLES), "a model of chosen sources")
+        _refuse_folders({"--query": query})
+        _tell(voice, model, level, SelectedModel.load(model).frame(query), {}, (), output)
         return
     refuse_options(context, ("broken",), "a model of a table")
     _refuse_folders({"--support": support, "--query": query})

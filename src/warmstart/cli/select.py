@@ -7,9 +7,11 @@ from typing import Annotated
 
 import typer
 
-from warmstart.cli.options import Device, Folder, Json, Quiet, Seed, Table, names
+from warmstart.cli.options import Device, Json, Quiet, Seed, Table, names
 from warmstart.cli.output import Voice
 from warmstart.cli.writing import check_writable, tell
+
+MODEL = "model"  # its folder in that of the page
 
 
 def select(
@@ -41,7 +43,10 @@ def select(
     ] = None,
     engine: Annotated[str, typer.Option(help="Of the trainings: here, processes or ray.")] = "here",
     workers: Annotated[int | None, typer.Option(metavar="N", min=1, help="Processes, or CPUs of Ray.")] = None,
-    output: Folder = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder for the page, its tables, and DIR/model."),
+    ] = None,
     seed: Seed = 0,
     device: Device = "auto",
     json: Json = False,
@@ -49,11 +54,13 @@ def select(
 ) -> None:
     """Learn from TABLE, the rows of many tasks, which of the others help NAME, and what it gains from them.
 
-    Ends with the model that validation rows prefer among all methods, with and without sources.
+    Ends with the model that validation rows prefer among all methods, with and without sources; the metric decides
+    both which sources help and which model is kept. `warmstart adapt DIR/model --query TABLE` predicts with it.
     """
     from dataclasses import replace
 
     from warmstart.engine.device import choose_device
+    from warmstart.estimators.selected_model import SelectedModel
     from warmstart.estimators.source_methods import Plan
     from warmstart.estimators.source_selection import describe, report_on, select_sources
     from warmstart.selection import final, task_model
@@ -68,7 +75,8 @@ def select(
     roles = Roles(task, target, names(numeric), names(categorical), names(multi), group=group, drop=names(drop) or ())
     wanted = names(sources)
     transfer = read_transfer(table, roles, target_task, sources=wanted, seed=seed).to(choose_device(device))
-    measure = named(metric, pair_of(transfer, names(between)), smallest)
+    pair = pair_of(transfer, names(between))
+    measure = named(metric, pair, smallest)
     cfg = task_model.Config(
         size=size,
         subsets=subsets,
@@ -78,10 +86,16 @@ def select(
     )
     plan = Plan(final.Config(replace(final.Config().training, steps=final_steps)), cfg, trials)
     with voice.bars() as bar:
+        told = bar(f"{subsets} subsets")
         evaluate = in_jobs(
-            transfer, cfg, store=store, engine=engine, workers=workers, progress=bar(f"{subsets} subsets")
+            transfer, cfg, metric, pair, smallest, store=store, engine=engine, workers=workers, progress=told
         )
         chosen = select_sources(transfer, measure, plan, seed, evaluate=evaluate, progress=bar)
     outcome = report_on(chosen, measure, metric, seed, str(transfer.pool.y.device))
     title = f"Sources of {target_task} in {table.name}"
-    voice.document(tell(voice, outcome, title, output) | {"selection": describe(chosen)})
+    document = tell(voice, outcome, title, output) | {"selection": describe(chosen)}
+    if output is not None:
+        SelectedModel.of(chosen, metric).save(output / MODEL, outcome.verdict)
+        document["model"] = str(output / MODEL)
+        voice.say(f"Model: {output / MODEL}")
+    voice.document(document)

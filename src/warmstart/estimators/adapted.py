@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -56,12 +57,7 @@ class AdaptedModel:
             low, high = self._interval(raw, level)
             return pd.DataFrame({"prediction": said.mean, "low": low, "high": high})
         classes = schema.target.classes if schema is not None else [str(i) for i in range(said.mean.shape[-1])]
-        if self.trained.likelihood.name == "binary":
-            guess = [classes[int(p > 0.5)] for p in said.mean]
-            return pd.DataFrame({"prediction": guess, f"p({classes[1]})": said.mean})
-        guess = [classes[int(i)] for i in said.mean.argmax(-1)]
-        chances = {f"p({name})": said.mean[:, i] for i, name in enumerate(classes)}
-        return pd.DataFrame({"prediction": guess, **chances})
+        return class_frame(said.mean, classes)
 
     def module(self) -> nn.Module:
         """A user's own network with this task's weights."""
@@ -124,6 +120,16 @@ class AdaptedModel:
         if self.trained.schema is None:
             raise InputError("a model of a table", "one of your own module", "export module() with torch.onnx")
         return self.trained.example(2)
+
+
+def class_frame(chance: Tensor, classes: Sequence[str]) -> pd.DataFrame:
+    """The likeliest class and the probabilities: of the second [n], or of all [n, classes]."""
+    if chance.dim() == 1:
+        guess = [classes[int(p > 0.5)] for p in chance]
+        return pd.DataFrame({"prediction": guess, f"p({classes[1]})": chance})
+    guess = [classes[int(i)] for i in chance.argmax(-1)]
+    chances = {f"p({name})": chance[:, i] for i, name in enumerate(classes)}
+    return pd.DataFrame({"prediction": guess, **chances})
 
 
 class _Exported(nn.Module):

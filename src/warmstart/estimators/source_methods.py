@@ -16,7 +16,7 @@ from torch import Tensor
 from warmstart.baselines import pooled_trees
 from warmstart.selection import affinity, attittud, contrast, exhaustive, fixed_sets, hoa, reweighting, task_model, tawt
 from warmstart.selection.final import Config as Final
-from warmstart.selection.final import Fitted
+from warmstart.selection.final import Fitted, Kept
 from warmstart.selection.measures import Measure, named
 from warmstart.tasks.transfer import Transfer
 from warmstart.training.search import draw_configs
@@ -24,6 +24,7 @@ from warmstart.training.search import draw_configs
 ALL, TUNED, ALONE, RANDOM = "all sources", "all sources, then fine-tuned", "target only", "random order"
 OURS, LINEARISED, CHOSEN_TREES = "task_model", "task_model, linearised", "task_model, boosted trees"
 PAIRS = "exhaustive, two at most"
+FOREST = "trees"
 MARGIN, ERRORS = "task_model, margin", "task_model, zero-one"
 TREES, TREES_ALONE, TREES_BLIND = "boosted trees, pooled", "boosted trees, target only", "boosted trees, no state"
 SPEARMAN, CEILING, LINEAR = "Spearman on held-out subsets", "Spearman of two starts", "Spearman of estimates"
@@ -43,26 +44,27 @@ class Session(NamedTuple):
     """One transfer, and what several methods share."""
 
     transfer: Transfer
-    measure: Measure  # what validation chooses by
+    measure: Measure  # what validation chooses by, and f unless a method has its own
     plan: Plan
     seed: int
-    estimates: dict[tuple[str, bool], task_model.Estimate]  # found so far, by measure of f and linearisation
-    evaluate: task_model.Evaluate | None = None  # where f comes from, if not from here
+    estimates: dict[tuple[str | None, bool], task_model.Estimate]  # found so far, by f's name and linearisation
+    evaluate: task_model.Evaluate | None = None  # where f by the session's measure comes from, if not from here
 
 
 Method: TypeAlias = Callable[[Session], tuple[Fitted, dict[str, float]]]
 
 
-def estimated(session: Session, kind: str = "cross-entropy", linear: bool = False) -> task_model.Estimate:
-    """What task modelling learns of the sources, found once."""
+def estimated(session: Session, kind: str | None = None, linear: bool = False) -> task_model.Estimate:
+    """What task modelling learns of the sources, found once; f is the session's measure, or that of the name."""
     if (kind, linear) not in session.estimates:
         cfg = replace(session.plan.model, linear=linear or session.plan.model.linear)
-        found = task_model.estimate(session.transfer, cfg, named(kind), session.seed, session.evaluate)
+        measure, evaluate = (session.measure, session.evaluate) if kind is None else (named(kind), None)
+        found = task_model.estimate(session.transfer, cfg, measure, session.seed, evaluate)
         session.estimates[kind, linear] = found
     return session.estimates[kind, linear]
 
 
-def _ours(kind: str, linear: bool) -> Method:
+def _ours(kind: str | None, linear: bool) -> Method:
     def fit(session: Session) -> tuple[Fitted, dict[str, float]]:
         transfer, measure, plan, seed, *_ = session
         found = estimated(session, kind, linear)
@@ -105,7 +107,9 @@ def _trees(sources: float | None, with_task: bool) -> Method:
         best = min(configs, key=trial) if len(configs) > 1 else default
         fitted = pooled_trees.fit(transfer, members, best, seed, plan.threads)
         device = validation.y.device
-        return Fitted(lambda x: fitted(x).to(device), members.bool(), value(fitted), plan.trials), {}
+        text = torch.frombuffer(bytearray(fitted.text().encode()), dtype=torch.uint8)
+        kept = Kept({"model": FOREST, "with_task": fitted.with_task}, {"trees": text})
+        return Fitted(lambda x: fitted(x).to(device), members.bool(), value(fitted), plan.trials, kept), {}
 
     return call
 
@@ -133,9 +137,9 @@ METHODS: dict[str, Method] = {
     TREES_BLIND: _trees(1.0, False),
     MARGIN: _ours("margin", False),
     ERRORS: _ours("zero-one", False),
-    LINEARISED: _ours("cross-entropy", True),
+    LINEARISED: _ours(None, True),
     CHOSEN_TREES: _trees(None, True),
-    OURS: _ours("cross-entropy", False),
+    OURS: _ours(None, False),
 }
 BASELINES = tuple(name for name in METHODS if not name.startswith(OURS))
 RANKED = (RANDOM, "hoa", PAIRS, "gradient cosine", "tag", *(n for n in METHODS if n not in BASELINES))  # choose sources

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from warmstart.core import InputError
 from warmstart.engine.loop import Report, silent
 from warmstart.estimators.source_methods import (
     ALL,
@@ -69,6 +70,8 @@ def select_sources(
     progress: Callable[[str], Report] | None = None,
 ) -> Selection:
     """Fit every method and keep all; without LightGBM, networks only."""
+    if transfer.kind == "squared":
+        raise InputError("a target of classes", "numbers", "cut them into classes, or predict another column")
     names = methods or (*NETWORKS, *(FORESTS if find_spec("lightgbm") else ()))
     for rows in (transfer.validation, transfer.test):  # what is undefined is said before the work
         measure(torch.zeros(1, len(rows.y), transfer.outputs, device=rows.y.device), rows)
@@ -126,7 +129,9 @@ def _sections(results: Results, chosen: Selection, metric: str, gains: dict[str,
     caption = f"{metric}, lower is better; the model of the lowest validation value is kept: {chosen.best}"
     scored = table(results, list(chosen.fitted), columns, baselines, caption=caption)
     wins = [[f"over {name}", f"{g.mean:+.4f}", f"{g.low:+.4f} to {g.high:+.4f}"] for name, g in gains.items()]
-    svg = ranking(names, found.theta, found.low, found.high, members.tolist(), "effect on the loss (below zero: helps)")
+    svg = ranking(
+        names, found.theta, found.low, found.high, members.tolist(), f"effect on {metric} (below zero: helps)"
+    )
     quality, ceiling = chosen.estimate.quality, chosen.estimate.ceiling
     prose = f"On subsets it has not seen the surrogate has a Spearman correlation of {quality.spearman:.2f}"
     prose += f" (two trainings of the same subsets: {ceiling:.2f})." if ceiling == ceiling else "."

@@ -19,6 +19,7 @@ from torch import Tensor
 from warmstart.core import InputError
 from warmstart.engine.jobs import run_jobs
 from warmstart.engine.loop import Report, silent
+from warmstart.metrics.groups import SMALLEST
 from warmstart.selection.measures import named
 from warmstart.selection.task_model import Config, Evaluate, evaluator
 from warmstart.tasks.transfer import Transfer
@@ -28,6 +29,8 @@ def in_jobs(
     transfer: Transfer,
     cfg: Config,
     measure: str = "cross-entropy",
+    pair: tuple[int, int] = (0, 1),
+    smallest: int = SMALLEST,
     *,
     store: Path | None = None,
     engine: str = "here",
@@ -35,9 +38,16 @@ def in_jobs(
     chunk: int = 50,
     progress: Report = silent,
 ) -> Evaluate:
-    """Where `task_model.estimate` gets f from. A subset that failed again and again is an error that names it."""
-    config = {"training": dataclasses.asdict(cfg.training), "measure": measure, "data": fingerprint(transfer)}
-    work = partial(train_subsets, transfer, cfg, measure)
+    """Where `task_model.estimate` gets f from; what f is, is told as to `measures.named`.
+
+    A subset that failed again and again is an error that names it.
+    """
+    config = {
+        "training": dataclasses.asdict(cfg.training),
+        "measure": [measure, *pair, smallest],
+        "data": fingerprint(transfer),
+    }
+    work = partial(train_subsets, transfer, cfg, (measure, pair, smallest))
 
     def evaluate(members: Tensor, seed: int) -> Tensor:
         subsets = [row.nonzero().flatten().tolist() for row in members]
@@ -60,9 +70,11 @@ def in_jobs(
     return evaluate
 
 
-def train_subsets(transfer: Transfer, cfg: Config, measure: str, jobs: Sequence[Any]) -> list[float]:
+def train_subsets(
+    transfer: Transfer, cfg: Config, measure: tuple[str, tuple[int, int], int], jobs: Sequence[Any]
+) -> list[float]:
     """Jobs are pairs of a subset and a seed."""
-    find = evaluator(transfer, named(measure), cfg)
+    find = evaluator(transfer, named(*measure), cfg)
     members = torch.zeros(len(jobs), transfer.sources)
     for row, (subset, _) in enumerate(jobs):
         members[row, subset] = 1.0
@@ -77,7 +89,8 @@ def fingerprint(transfer: Transfer) -> str:
     """Of the rows: the same table, split and order."""
     pool = transfer.pool
     total = hashlib.blake2b(digest_size=16)
-    parts = [pool.offsets, pool.y, *pool.x.values(), transfer.validation.y, *transfer.validation.x.values()]
+    held = transfer.validation
+    parts = [pool.offsets, pool.y, *pool.x.values(), held.y, held.group, *held.x.values()]
     for part in parts:
         total.update(part.cpu().numpy().tobytes())
     return total.hexdigest()

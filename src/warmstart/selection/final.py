@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ from warmstart.tasks.transfer import Rows, Transfer
 
 DRAWS = 100  # of the validation rows, for a standard error
 SURE = 2.0  # standard errors
+NETWORK = "network"
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,13 @@ class Config:
     tuning_lr: float = 0.001
 
 
+class Kept(NamedTuple):
+    """What the outputs can be made from again: a model's kind and form in plain values, and its tensors."""
+
+    form: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+
 class Fitted(NamedTuple):
     """What every method that uses sources ends in."""
 
@@ -40,6 +48,7 @@ class Fitted(NamedTuple):
     members: Tensor  # [k] the sources it was trained with
     value: float  # of the measure on the validation rows
     trials: int
+    kept: Kept
 
 
 def train_sets(
@@ -93,6 +102,7 @@ def keep_best(
         members[best].bool().cpu(),
         float(values[best]),
         len(members),
+        Kept({"model": NETWORK, "hidden": list(cfg.training.hidden), "own_heads": cfg.training.own_heads}, kept),
     )
 
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
+from scipy.sparse import csr_array
 from sklearn.linear_model import Lasso
 from torch import Tensor
 
@@ -99,11 +100,21 @@ def _least_squares(z: Tensor, f: Tensor, weight: Tensor, cfg: Config) -> tuple[T
 
 
 def _ridge(z: Tensor, f: Tensor, weight: Tensor, cfg: Config) -> tuple[Tensor, Any]:
-    rows, values, mean, level = _centred(z, f, weight)
-    gram = (weight[:, None] * rows).T @ rows
+    """With sums over the few members of each subset, so that many sources cost little more than their trainings."""
+    total = weight.sum()
+    mean, level = weight @ z / total, weight @ f / total
+    gram = _products(z, weight) - total * torch.outer(mean, mean)
     penalty = cfg.penalty * gram.diagonal().mean() + 1e-9  # subsets drawn again may all be one
-    theta = torch.linalg.solve(gram + penalty * torch.eye(len(gram)).to(gram), (weight[:, None] * rows).T @ values)
+    gram.diagonal().add_(penalty)
+    theta = torch.linalg.solve(gram, (weight * (f - level)) @ z)
     return theta, _linear(theta, mean, level)
+
+
+def _products(z: Tensor, weight: Tensor) -> Tensor:
+    """sum_i weight_i z_i z_i^T [k, k]."""
+    rows = csr_array(z.numpy())
+    scaled = rows.multiply(weight.numpy()[:, None])
+    return torch.from_numpy((csr_array(scaled).T @ rows).toarray())
 
 
 def _lasso(z: Tensor, f: Tensor, weight: Tensor, cfg: Config) -> tuple[Tensor, Any]:

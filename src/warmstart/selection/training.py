@@ -99,6 +99,12 @@ def _network(shape: Form, seed: int) -> Model:
         return functional(OneHotNet(shape.columns, shape.hidden, shape.outputs, shape.heads))
 
 
+def parameters(shape: Form) -> Params:
+    """[1, ...] as a stack of one such network has them."""
+    found: Params = expand(_network(shape, 0).params, 1)
+    return found
+
+
 @lru_cache(maxsize=16)
 def _stacked(step: Callable[..., Step], shape: Form, decay: float, stage: Stage) -> Callable[..., Any]:
     """A step for a stack of models; kept, since recording one takes as long as dozens of them."""
@@ -112,12 +118,23 @@ def shares(transfer: Transfer, members: Tensor, balance: float = 1.0) -> Tensor:
     return whole * torch.where(lengths > 0, lengths**balance, torch.zeros_like(lengths))
 
 
-def draw(transfer: Transfer, share: Tensor, u: Tensor) -> Drawn:
+class Mixture(NamedTuple):
+    """What drawing tasks needs of shares [m, k + 1]."""
+
+    sums: Tensor  # [m, k + 1] up to each task, of 1 in all
+    last: Tensor  # [m, 1] the last task of each mixture: sums may end a rounding error below 1
+
+
+def mixture(share: Tensor) -> Mixture:
+    sums = share.cumsum(1) / share.sum(1, keepdim=True)
+    return Mixture(sums, (share > 0).cumsum(1).argmax(1, keepdim=True))
+
+
+def draw(transfer: Transfer, mixed: Mixture, u: Tensor) -> Drawn:
     """Rows for every model: u [2, b] -> [m, b]."""
     pool = transfer.pool
-    sums = share.cumsum(1) / share.sum(1, keepdim=True)
-    task = torch.searchsorted(sums, u[0].expand(len(share), -1).contiguous(), right=True)
-    task = torch.minimum(task, _last(share))
+    task = torch.searchsorted(mixed.sums, u[0].expand(len(mixed.sums), -1).contiguous(), right=True)
+    task = torch.minimum(task, mixed.last)
     lengths = pool.lengths[task]
     row = torch.minimum((u[1] * lengths).long(), lengths - 1)
     index = pool.offsets[task] + row
@@ -128,11 +145,6 @@ def draw(transfer: Transfer, share: Tensor, u: Tensor) -> Drawn:
     )
     ones = torch.ones_like(w)
     return Drawn(Batch({**x, "head": task}, y, w, ones), task, group)
-
-
-def _last(share: Tensor) -> Tensor:
-    """The last task of each mixture: sums may end a rounding error below 1."""
-    return (share > 0).cumsum(1).argmax(1, keepdim=True)
 
 
 def plain_step(model: Model, likelihood: Likelihood, optimiser: Optimiser) -> Step:
@@ -205,10 +217,11 @@ def _train(
     phi, extra = begin
     opt = vmap(optimiser.init)(phi)
     state = State(own(Inner(phi, opt, extra)), torch.zeros((), device=share.device))
+    mixed = mixture(share)
 
     def update(state: State, u: Tensor) -> tuple[State, Info]:
         lr = cfg.lr * cosine(state.done, cfg.steps)
-        inner, loss = step(lr, state.inner, draw(transfer, share, u))
+        inner, loss = step(lr, state.inner, draw(transfer, mixed, u))
         return State(inner, state.done + 1), Info(loss.mean())
 
     if not leaves(state)[0].is_cuda:
@@ -237,10 +250,15 @@ def _watch(look: Callable[[Params], None]) -> Watch:
 
 def outputs(transfer: Transfer, cfg: Config, phi: Params, x: Tree, rows: int = 100_000) -> Tensor:
     """What every model says of target rows: [m, n, out]. `rows` bounds how many are looked at together."""
-    model = network(transfer, cfg, 0)
+    return outputs_of(form(transfer, cfg), transfer.sources, phi, x, rows)
+
+
+def outputs_of(shape: Form, target: int, phi: Params, x: Tree, rows: int = 100_000) -> Tensor:
+    """The same of networks of a form, where `target` is the number of the target among the tasks."""
+    model = _network(shape, 0)
     count = len(leaves(phi)[0])
     numbers = x["numeric"]
-    head = torch.full(numbers.shape[:-1], transfer.sources, dtype=torch.long, device=numbers.device)
+    head = torch.full(numbers.shape[:-1], target, dtype=torch.long, device=numbers.device)
     asked = {**x, "head": head}
     size = max(1, rows // max(1, len(head)))
     with torch.no_grad():

@@ -47,6 +47,7 @@ class Transfer(NamedTuple):
     columns: Columns
     kind: str  # of target, as the likelihoods are named
     outputs: int  # of a network: 1, or the number of classes
+    schema: Schema | None = None  # of the table it was read from
 
     @property
     def sources(self) -> int:
@@ -109,6 +110,7 @@ def read_transfer(
         schema.columns,
         schema.target.kind,
         outputs,
+        schema,
     )
 
 

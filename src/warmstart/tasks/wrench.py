@@ -1,12 +1,14 @@
 """WRENCH: texts with the votes of labelling functions, in the benchmark's own layout.
 
 `datasets/<name>/{train,valid,test,label}.json`, in a zip or a folder: every entry has its true label, one weak label
-for each labelling function (-1 abstains) and the text. Zhang et al., 2021.
+for each labelling function (-1 abstains) and the text; where the question is how two entities are related, also where
+they are. Zhang et al., 2021.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import BadZipFile, ZipFile
@@ -26,6 +28,7 @@ class Votes(NamedTuple):
     texts: tuple[str, ...]
     label: NDArray[np.int64]  # [n]
     votes: NDArray[np.int64]  # [n, functions], -1 abstains
+    relations: tuple[str, ...] = ()  # the words between two entities and these, marked; none in other sets
 
 
 class Wrench(NamedTuple):
@@ -72,12 +75,14 @@ def _content(root: Path, name: str, file: str) -> dict[str, object]:
 
 
 def _votes(content: dict[str, object], where: str, classes: int) -> Votes:
-    texts, labels, votes = [], [], []
+    texts, labels, votes, relations = [], [], [], []
     for key, entry in content.items():
         try:
             texts.append(str(entry["data"]["text"]))  # type: ignore[index]
             labels.append(int(entry["label"]))  # type: ignore[index]
             votes.append([int(vote) for vote in entry["weak_labels"]])  # type: ignore[index]
+            if "span1" in entry["data"]:  # type: ignore[index]
+                relations.append(relation(**entry["data"]))  # type: ignore[index]
         except (KeyError, TypeError, ValueError):
             raise InputError(f"a text, label and weak_labels in entry {key} of {where}", "none", "correct it") from None
         if not (all(-1 <= vote < classes for vote in votes[-1]) and 0 <= labels[-1] < classes):
@@ -85,4 +90,17 @@ def _votes(content: dict[str, object], where: str, classes: int) -> Votes:
         if len(votes[-1]) != len(votes[0]):
             expected = f"{len(votes[0])} weak labels in entry {key} of {where}"
             raise InputError(expected, f"{len(votes[-1])}", "correct it")
-    return Votes(tuple(texts), np.array(labels), np.array(votes).reshape(len(votes), -1))
+    if relations and len(relations) < len(texts):
+        raise InputError(f"the entities of every entry of {where}", f"{len(relations)} of {len(texts)}", "correct it")
+    return Votes(tuple(texts), np.array(labels), np.array(votes).reshape(len(votes), -1), tuple(relations))
+
+
+def relation(text: str, entity1: str, entity2: str, span1: Sequence[int], span2: Sequence[int], **_: object) -> str:
+    """Which entity comes first, the words between them, and the entities: as words that no text holds.
+
+    >>> relation("the cup holds tea", "tea", "cup", (14, 17), (4, 7))
+    'first=2 between=holds entity1=tea entity2=cup'
+    """
+    between = text[min(span1[1], span2[1]) : max(span1[0], span2[0])].split()
+    words = [f"first={1 if span1[0] < span2[0] else 2}", *(f"between={word}" for word in between)]
+    return " ".join([*words, f"entity1={'_'.join(entity1.split())}", f"entity2={'_'.join(entity2.split())}"]).lower()

@@ -1,0 +1,140 @@
+"""The model of a selection: what it says after a trip to the disk, and folders that are damaged."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from warmstart.core import InputError
+from warmstart.estimators.selected_model import SelectedModel
+from warmstart.estimators.source_methods import ALL, METHODS, OURS, TREES, Plan, Session, estimated
+from warmstart.estimators.source_selection import Selection, select_sources
+from warmstart.selection import final, task_model, training
+from warmstart.selection.collect import in_jobs
+from warmstart.selection.measures import cross_entropy, named, zero_one
+from warmstart.tasks.roles import Roles
+from warmstart.tasks.transfer import read_transfer
+
+SHORT = training.Config(hidden=(8,), steps=40, batch=64, own_heads=True)
+MODEL = task_model.Config(size=2, subsets=4, held_out=2, starts=1, training=SHORT)
+PLAN = Plan(final.Config(SHORT, tuning=5), MODEL, trials=2)
+
+
+def people(classes=3, rows=120, seed=0):
+    """Four tasks; one contradicts the others."""
+    draw = np.random.default_rng(seed)
+    frame = pd.DataFrame({"task": np.repeat(list("tabcd"), rows), "x": draw.normal(size=5 * rows)})
+    frame["job"] = draw.choice(list("uvw"), len(frame))
+    score = frame["x"] + frame["job"].map({"u": -1.0, "v": 0.0, "w": 1.0}) + 0.3 * draw.normal(size=len(frame))
+    code = np.digitize(score, np.linspace(-0.5, 0.7, classes - 1))
+    frame["y"] = np.array(["low", "middle", "high"])[np.where(frame["task"] == "d", classes - 1 - code, code)]
+    return frame
+
+
+def chosen_by(method, frame):
+    transfer = read_transfer(frame, Roles("task", "y"), "t")
+    session = Session(transfer, cross_entropy, PLAN, 0, {})
+    fitted = METHODS[method](session)[0]
+    return Selection(transfer, estimated(session), {method: fitted}, method)
+
+
+@pytest.mark.parametrize("way", [OURS, ALL, TREES])
+@pytest.mark.parametrize("classes", [2, 3])
+def test_the_same_is_said_after_saving(tmp_path, way, classes):
+    if way == TREES:
+        pytest.importorskip("lightgbm")
+    frame = people(classes)
+    chosen = chosen_by(way, frame)
+    SelectedModel.of(chosen, "cross-entropy").save(tmp_path / "m", "A verdict.")
+    again = SelectedModel.load(tmp_path / "m")
+    x = chosen.transfer.schema.transform_rows(frame)
+    out = chosen.fitted[way].outputs(x).float()
+    expected = torch.sigmoid(out.squeeze(-1)) if classes == 2 else torch.softmax(out, -1)
+    torch.testing.assert_close(again.predict(frame), expected)
+    said = again.frame(frame.drop(columns=["y", "task"]))
+    names = sorted(frame["y"].unique())
+    guess = expected.gt(0.5).long() if classes == 2 else expected.argmax(-1)
+    assert said["prediction"].tolist() == [names[i] for i in guess]
+    used = [name for name, member in zip("abcd", chosen.fitted[way].members, strict=True) if member]
+    assert again.about["sources"] == used and again.about["target"] == "t"
+    assert sorted(path.name for path in (tmp_path / "m").iterdir()) == [
+        "card.md",
+        "config.json",
+        "schema.json",
+        "weights.safetensors",
+    ]
+    assert "A verdict." in (tmp_path / "m" / "card.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"form": {"model": "network", "hidden": [9], "own_heads": True}}, "of shape"),
+        ({"form": {"model": "another"}}, "a complete config.json"),
+        ({"of": 2}, "of shape"),
+        ({"of": "many"}, "a complete config.json"),
+        ({"kind": "adapted"}, "a model of kind selected"),
+        ({"format": 99}, "format 1 or older"),
+    ],
+)
+def test_damaged_folders_are_said(tmp_path, change, words):
+    SelectedModel.of(chosen_by(ALL, people()), "cross-entropy").save(tmp_path / "m")
+    place = tmp_path / "m" / "config.json"
+    place.write_text(json.dumps(json.loads(place.read_text()) | change))
+    with pytest.raises(InputError, match=words):
+        SelectedModel.load(tmp_path / "m")
+
+
+def test_trees_that_are_cut_off_are_said(tmp_path):
+    pytest.importorskip("lightgbm")
+    model = SelectedModel.of(chosen_by(TREES, people()), "cross-entropy")
+    model.tensors["trees"] = model.tensors["trees"][:40]
+    model.save(tmp_path / "m")
+    with pytest.raises(InputError, match=r"a complete config\.json"):
+        SelectedModel.load(tmp_path / "m")
+
+
+@pytest.mark.parametrize(
+    "metric", ["zero-one", "margin", "cross-entropy", "worst-group", "demographic-parity", "equal-opportunity"]
+)
+def test_the_metric_is_what_f_is(metric, tmp_path):
+    """With every measure, groups and smallest group off their defaults: f by jobs, and by hand."""
+    transfer = read_transfer(people(2), Roles("task", "y", group="job"), "t")
+    jobs = in_jobs(transfer, MODEL, metric, (2, 0), 5, store=tmp_path)
+    found = estimated(Session(transfer, named(metric, (2, 0), 5), PLAN, 0, {}, jobs))
+    share = training.shares(transfer, found.indicators[:1])
+    phi = training.train_models(transfer, share, SHORT)
+    held = transfer.validation
+    out, y, group = training.outputs(transfer, SHORT, phi, held.x)[0, :, 0].numpy(), held.y.numpy(), held.group.numpy()
+    sign, said = 2 * y - 1, out > 0
+
+    def gap(among):
+        return abs(said[among & (group == 2)].mean() - said[among & (group == 0)].mean())
+
+    by_hand = {
+        "zero-one": (said != y).mean(),
+        "margin": -(out * sign).mean(),
+        "cross-entropy": np.log1p(np.exp(-out * sign)).mean(),
+        "worst-group": max((said != y)[group == g].mean() for g in range(3) if (group == g).sum() >= 5),
+        "demographic-parity": gap(y == y),
+        "equal-opportunity": gap(y == 1),
+    }
+    assert float(found.f[0]) == pytest.approx(by_hand[metric], abs=1e-5)
+
+
+def test_a_method_with_its_own_f_does_not_take_that_of_the_jobs():
+    transfer = read_transfer(people(2), Roles("task", "y"), "t")
+
+    def refuse(members, seed):
+        raise AssertionError
+
+    estimated(Session(transfer, zero_one, PLAN, 0, {}, refuse), "margin")
+
+
+def test_numbers_are_refused():
+    frame = people()
+    frame["y"] = frame["x"] * 3.1
+    with pytest.raises(InputError, match="a target of classes"):
+        select_sources(read_transfer(frame, Roles("task", "y"), "t"), cross_entropy, PLAN)
