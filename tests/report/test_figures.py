@@ -21,13 +21,11 @@ from warmstart.report.figures import (
     error_curves,
     group_bars,
     learning_curve,
-    points,
     ranking,
     reliability,
     scatters,
-    split_histograms,
-    violins,
 )
+from warmstart.report.spreads import points, split_histograms, violins
 from warmstart.report.svg import COLOURS, GREYS, MUTED, looks, spread
 
 SVG = "{http://www.w3.org/2000/svg}"

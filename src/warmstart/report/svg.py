@@ -7,7 +7,7 @@ import html
 import io
 import re
 import warnings
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -179,3 +179,9 @@ def _own_ids(drawing: str) -> str:
     prefix = "w" + hashlib.sha256(drawing.encode()).hexdigest()[:8]
     drawing = re.sub(r' id="([^"]+)"', lambda m: f' id="{prefix}-{m[1]}"' if m[1] in used else "", drawing)
     return re.sub(r'(url\(#|href="#)', rf"\g<1>{prefix}-", drawing)
+
+
+def styled(names: Iterable[str], style: Mapping[str, Look] | None) -> dict[str, Look]:
+    """The caller's looks, and the house's for the names it left out."""
+    wanted = list(names)
+    return {**looks(wanted), **{name: look for name, look in (style or {}).items() if name in wanted}}

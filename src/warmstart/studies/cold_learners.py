@@ -14,9 +14,10 @@ from torch import Tensor
 from warmstart.estimators.preference_networks import COMMON, NETWORKS
 from warmstart.learners import at_paml, melu, meta_sgd, paml, pretrain, reg_paml
 from warmstart.report import Row, differences, make_row
-from warmstart.report.figures import group_bars, points, split_histograms, violins
+from warmstart.report.figures import group_bars
 from warmstart.report.page import Section
 from warmstart.report.rows import mean_interval
+from warmstart.report.spreads import points, split_histograms, violins
 from warmstart.report.svg import looks
 from warmstart.training.preferences import Fitted, Network, Schedule, fit
 
