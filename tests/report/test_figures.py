@@ -11,12 +11,12 @@ from sklearn.isotonic import IsotonicRegression
 
 from warmstart.metrics.calibration import Reliability
 from warmstart.report import Interval, make_row
+from warmstart.report.chances import chances
 from warmstart.report.figures import (
     Adaptation,
     Curve,
     adaptations,
     calibration,
-    chances,
     curves,
     error_curves,
     group_bars,

@@ -13,7 +13,8 @@ from warmstart.estimators.judging import Calibration, Predictor, error, interval
 from warmstart.metrics.errors import probability_of_truth, target_variance
 from warmstart.metrics.intervals import coverage, width
 from warmstart.report import Column, Results, Row, make_row, table
-from warmstart.report.figures import chances, curves, error_curves, group_bars, scatters
+from warmstart.report.chances import chances
+from warmstart.report.figures import curves, error_curves, group_bars, scatters
 from warmstart.report.page import Section
 from warmstart.report.svg import looks
 from warmstart.tasks.pool import limit_support
