@@ -108,6 +108,7 @@ OPERATIONS = {
     "product and sum": (lambda a, b: torch.addmm(a[0, :5], a, b.t()), MATRIX, draw(5, 5)),
     "joined and parted": (lambda a, b: torch.cat([a.flatten(), b, a[0]]).exp().split([33, 12]), MATRIX, ROW),
     "joined columns": (lambda a, b: torch.cat([a, b * 2, a], 1), MATRIX, COLUMN),
+    "joined with an empty vector": (lambda a, b: torch.cat([b[:0], a, b[:0], a * 2], 1), MATRIX, ROW),
     "slices": (lambda a: (a[1:4, ::2] + 1, a[:, 1].exp()), MATRIX),
     "comparisons": (lambda a, b: torch.where((a > b) & (a != 0) | (a <= -1), a, 0.1).sum(0), MATRIX, ROW),
     "counted comparison": (lambda a: (a * (a >= 0.1) + (a < 0.3).to(a.dtype)).sum(1), MATRIX),

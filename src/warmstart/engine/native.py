@@ -213,6 +213,8 @@ class _Writer:
     def joined(self, out: Place, parts: list[Place], dim: int) -> Place:
         begin = 0
         for part in parts:
+            if not part.layout.numel():  # which may have another number of axes
+                continue
             length = part.layout.shape[dim]
             self.pointwise(out._replace(layout=out.layout.narrow(dim, begin, length)), "{0}", (part,))
             begin += length
