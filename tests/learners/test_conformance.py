@@ -11,8 +11,11 @@ import torch
 from warmstart.baselines import protonet
 from warmstart.core import Batch, Learner, Likelihood, functional, make_batch, make_task
 from warmstart.core.trees import add, fill, flatten, leaves, named_leaves, scale, take, tree_map
+from warmstart.engine import native
+from warmstart.engine import stage as engine_stage
 from warmstart.engine.capture import capture
 from warmstart.engine.files import finite, read_tensors, write_tensors
+from warmstart.engine.kernels import FUSED
 from warmstart.engine.meta import Feed, meta_update, predict_stack, sum_meta_grad
 from warmstart.engine.noise import adapt_noise, generator, train_noise
 from warmstart.engine.stage import COMPILED, LOOPED, PLAIN, TRACED
@@ -41,6 +44,7 @@ from warmstart.models.mlp import MLP
 
 pytestmark = pytest.mark.usefixtures("float64")
 TASKS, ROWS, INPUTS, KNOWN = 5, 4, 2, 3
+LOADED = cache(native._load)  # programs in C++ by their text
 LIKELIHOODS = {"squared": squared, "binary": binary, "multiclass": multiclass}
 
 
@@ -377,13 +381,26 @@ def test_looped_is_plain(case, likelihood):
     stages_agree(case, likelihood, LOOPED)
 
 
-@pytest.mark.parametrize("id", ["maml", "reptile"])
-def test_compiled_is_plain(id):
-    stages_agree(LEARNERS[id], squared, COMPILED)
+@pytest.fixture
+def quickly(monkeypatch):
+    """C++ without optimisation, each text once, and what C++ does not take as it was recorded: inductor needs
+    seconds for each program; tests/engine has it, and `test_a_captured_update_is_the_plain_one` on a GPU."""
+    monkeypatch.setattr(native, "FLAGS", ["-O0", *native.FLAGS[1:]])
+    monkeypatch.setattr(native, "_load", LOADED)
+    monkeypatch.setattr(engine_stage, "_inductor", engine_stage._direct)
+
+
+@pytest.mark.usefixtures("quickly")
+@once
+def test_compiled_is_plain(case, likelihood):
+    plain, state = build(case, likelihood)
+    fast, _ = build(case, likelihood, COMPILED)
+    feed = Feed(tasks(likelihood), train(plain, TASKS))
+    check(meta_update(fast, None, COMPILED)(state, feed), meta_update(plain)(state, feed))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="a CUDA graph needs a CUDA device")
-@pytest.mark.parametrize("stage", [PLAIN, TRACED, COMPILED], ids=["plain", "traced", "compiled"])
+@pytest.mark.parametrize("stage", [PLAIN, TRACED, COMPILED, FUSED], ids=["plain", "traced", "compiled", "fused"])
 @once
 def test_a_captured_update_is_the_plain_one(case, likelihood, stage):
     plain, state = build(case, likelihood)

@@ -55,7 +55,8 @@ def native(graph: fx.GraphModule, example: list[Tensor]) -> Native | None:
     shapes = [(layout.shape, layout.dtype) for layout in results]
     pointers = ctypes.c_void_p * (len(example) + len(results))
 
-    def run(*inputs: Tensor) -> list[Tensor]:
+    def run(*given: Tensor) -> list[Tensor]:
+        inputs = [leaf if leaf.is_contiguous() else leaf.contiguous() for leaf in given]  # as the text reads them
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in shapes]
         call(pointers(*[leaf.data_ptr() for leaf in inputs], *[leaf.data_ptr() for leaf in outputs]))
         return outputs
