@@ -384,7 +384,7 @@ def test_looped_is_plain(case, likelihood):
 @pytest.fixture
 def quickly(monkeypatch):
     """C++ without optimisation, each text once, and what C++ does not take as it was recorded: inductor needs
-    seconds for each program; tests/engine has it, and `test_a_captured_update_is_the_plain_one` on a GPU."""
+    seconds for each program, and the captured test below has it on a GPU."""
     monkeypatch.setattr(native, "FLAGS", ["-O0", *native.FLAGS[1:]])
     monkeypatch.setattr(native, "_load", LOADED)
     monkeypatch.setattr(engine_stage, "_inductor", engine_stage._direct)
