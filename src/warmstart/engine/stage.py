@@ -203,7 +203,7 @@ def _inductor(graph: fx.GraphModule, example: list[Tensor]) -> Program:
     else:
         options = {"cpp.vec_isa_ok": True}  # trust what the processor says of itself: trying it out takes half the time
     # `signature` has checked the shapes
-    dense = [leaf.clone() for leaf in example]  # no two entries in one place
+    dense: list[Any] = [leaf.clone() for leaf in example]  # no two entries in one place
     program: Program = inductor.compile(graph, dense, options={**options, "size_asserts": False})
     strides = [leaf.stride() for leaf in dense]
 
