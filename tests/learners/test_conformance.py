@@ -12,33 +12,14 @@ from warmstart.baselines import protonet
 from warmstart.core import Batch, Learner, Likelihood, functional, make_batch, make_task
 from warmstart.core.trees import add, fill, flatten, leaves, named_leaves, scale, take, tree_map
 from warmstart.engine import native
-from warmstart.engine import stage as engine_stage
 from warmstart.engine.capture import capture
 from warmstart.engine.files import finite, read_tensors, write_tensors
 from warmstart.engine.kernels import FUSED
 from warmstart.engine.meta import Feed, meta_update, predict_stack, sum_meta_grad
 from warmstart.engine.noise import adapt_noise, generator, train_noise
-from warmstart.engine.stage import COMPILED, LOOPED, PLAIN, TRACED
-from warmstart.learners import (
-    abml,
-    at_paml,
-    bmaml,
-    empirical_bayes,
-    gem,
-    gem_mixture,
-    imaml,
-    kl_chaser,
-    llama,
-    maml,
-    melu,
-    meta_sgd,
-    paml,
-    pmaml,
-    pretrain,
-    reg_paml,
-    reptile,
-    scratch,
-)
+from warmstart.engine.stage import COMPILED, LOOPED, PLAIN, TRACED, _direct
+from warmstart.learners import abml, at_paml, bmaml, empirical_bayes, gem, gem_mixture, imaml, kl_chaser  # isort: skip
+from warmstart.learners import llama, maml, melu, meta_sgd, paml, pmaml, pretrain, reg_paml, reptile, scratch  # isort: skip
 from warmstart.models.likelihoods import binary, multiclass, squared
 from warmstart.models.mlp import MLP
 
@@ -386,18 +367,12 @@ def test_looped_is_plain(case, likelihood):
     stages_agree(case, likelihood, LOOPED)
 
 
-@pytest.fixture
-def quickly(monkeypatch):
-    """C++ without optimisation, each text once, and what C++ does not take as it was recorded: inductor needs
-    seconds for each program, and the captured test below has it on a GPU."""
+@pytest.mark.parametrize(("case", "likelihood"), [param for param in ONCE if param.id not in LONG])
+def test_compiled_is_plain(case, likelihood, monkeypatch):
+    """C++ unoptimised, each text once; what it does not take runs as recorded: inductor is slow (see the GPU test)."""
     monkeypatch.setattr(native, "FLAGS", ["-O0", *native.FLAGS[1:]])
     monkeypatch.setattr(native, "_load", LOADED)
-    monkeypatch.setattr(engine_stage, "_inductor", engine_stage._direct)
-
-
-@pytest.mark.usefixtures("quickly")
-@pytest.mark.parametrize(("case", "likelihood"), [param for param in ONCE if param.id not in LONG])
-def test_compiled_is_plain(case, likelihood):
+    monkeypatch.setattr("warmstart.engine.stage._inductor", _direct)
     plain, state = build(case, likelihood)
     fast, _ = build(case, likelihood, COMPILED)
     feed = Feed(tasks(likelihood), train(plain, TASKS))
