@@ -18,6 +18,7 @@ from warmstart.engine.kernels import FUSED
 from warmstart.engine.meta import Feed, meta_update, predict_stack, sum_meta_grad
 from warmstart.engine.noise import adapt_noise, generator, train_noise
 from warmstart.engine.stage import COMPILED, LOOPED, PLAIN, TRACED, _direct
+
 from warmstart.learners import abml, at_paml, bmaml, empirical_bayes, gem, gem_mixture, imaml, kl_chaser  # isort: skip
 from warmstart.learners import llama, maml, melu, meta_sgd, paml, pmaml, pretrain, reg_paml, reptile, scratch  # isort: skip
 from warmstart.models.likelihoods import binary, multiclass, squared
