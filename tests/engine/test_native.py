@@ -8,7 +8,7 @@ from warmstart.core import functional, make_batch
 from warmstart.core.trees import expand, flatten, tree_map
 from warmstart.engine import native as module
 from warmstart.engine.native import native
-from warmstart.engine.stage import COMPILED, PLAIN, over_tasks, record
+from warmstart.engine.stage import COMPILED, PLAIN, _inductor, over_tasks, record
 from warmstart.maths.descent import descent
 from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, outer
@@ -108,6 +108,7 @@ OPERATIONS = {
     "product and sum": (lambda a, b: torch.addmm(a[0, :5], a, b.t()), MATRIX, draw(5, 5)),
     "joined and parted": (lambda a, b: torch.cat([a.flatten(), b, a[0]]).exp().split([33, 12]), MATRIX, ROW),
     "joined columns": (lambda a, b: torch.cat([a, b * 2, a], 1), MATRIX, COLUMN),
+    "joined with an empty vector": (lambda a, b: torch.cat([b[:0], a, b[:0], a * 2], 1), MATRIX, ROW),
     "slices": (lambda a: (a[1:4, ::2] + 1, a[:, 1].exp()), MATRIX),
     "comparisons": (lambda a, b: torch.where((a > b) & (a != 0) | (a <= -1), a, 0.1).sum(0), MATRIX, ROW),
     "counted comparison": (lambda a: (a * (a >= 0.1) + (a < 0.3).to(a.dtype)).sum(1), MATRIX),
@@ -153,6 +154,18 @@ def test_compiled_programs_are_native_and_their_stages_agree(monkeypatch):
     pulled = PLAIN.differentiate(step).backward(kept, {"a": args[2]})
     torch.testing.assert_close(back.backward(saved, {"a": args[2]}), pulled)
     torch.testing.assert_close(result, expected)
+
+
+@pytest.mark.parametrize("build", [native, _inductor])
+def test_strides_other_than_the_recorded_ones_change_nothing(build):
+    """What one half of a program saves, the other half takes, also if it was built in the other way."""
+    fn = lambda a, b: (a * 2 + b.exp(), a @ b.t())  # noqa: E731
+    turned, repeated = draw(5, 3).t(), draw(5).expand(3, 5)
+    inputs, structure = flatten((turned.contiguous(), repeated.contiguous()))
+    graph, _, _ = record(fn, inputs, structure)
+    program = build(graph, [turned, repeated])
+    for given in ([turned, repeated], inputs, [inputs[0], repeated]):
+        torch.testing.assert_close(list(program(*given)), list(fn(*inputs)))
 
 
 # ---- what is left to others

@@ -55,7 +55,8 @@ def native(graph: fx.GraphModule, example: list[Tensor]) -> Native | None:
     shapes = [(layout.shape, layout.dtype) for layout in results]
     pointers = ctypes.c_void_p * (len(example) + len(results))
 
-    def run(*inputs: Tensor) -> list[Tensor]:
+    def run(*given: Tensor) -> list[Tensor]:
+        inputs = [leaf if leaf.is_contiguous() else leaf.contiguous() for leaf in given]  # as the text reads them
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in shapes]
         call(pointers(*[leaf.data_ptr() for leaf in inputs], *[leaf.data_ptr() for leaf in outputs]))
         return outputs
@@ -213,6 +214,8 @@ class _Writer:
     def joined(self, out: Place, parts: list[Place], dim: int) -> Place:
         begin = 0
         for part in parts:
+            if not part.layout.numel():  # which may have another number of axes
+                continue
             length = part.layout.shape[dim]
             self.pointwise(out._replace(layout=out.layout.narrow(dim, begin, length)), "{0}", (part,))
             begin += length

@@ -203,8 +203,19 @@ def _inductor(graph: fx.GraphModule, example: list[Tensor]) -> Program:
     else:
         options = {"cpp.vec_isa_ok": True}  # trust what the processor says of itself: trying it out takes half the time
     # `signature` has checked the shapes
-    program: Program = inductor.compile(graph, list(example), options={**options, "size_asserts": False})
-    return program
+    dense: list[Any] = [leaf.clone() for leaf in example]  # no two entries in one place
+    program: Program = inductor.compile(graph, dense, options={**options, "size_asserts": False})
+    strides = [leaf.stride() for leaf in dense]
+
+    def run(*inputs: Tensor) -> Any:
+        # the strides are constants of the program, and what a forward half in C++ saves has its own
+        return program(*[x if x.stride() == s else _laid_out(x, s) for x, s in zip(inputs, strides, strict=True)])
+
+    return run
+
+
+def _laid_out(leaf: Tensor, strides: tuple[int, ...]) -> Tensor:
+    return torch.empty_strided(leaf.shape, strides, dtype=leaf.dtype, device=leaf.device).copy_(leaf)
 
 
 def _direct(graph: fx.GraphModule, example: list[Tensor]) -> Program:

@@ -196,7 +196,9 @@ def sections(rows: Sequence[Row], results: Any, shown: list[Adaptation]) -> list
 
 def verdict(rows: Sequence[Row]) -> str:
     at = {row.method: row for row in rows if row.setting == {"shot": SHOTS[0], "steps": STEPS[-1]}}
-    learners = [row for name, row in at.items() if name in ENTRIES]
+    learners = [row for name, row in at.items() if name in ENTRIES and row.mean == row.mean]
+    if not learners:
+        return "Nothing was trained to the end."
     best = min(learners, key=lambda row: row.mean)
     return (
         f"From {SHOTS[0]} points of an unseen sine and {STEPS[-1]} steps, {best.method} reaches an MSE of "

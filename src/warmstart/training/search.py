@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -54,15 +55,16 @@ def search(
     """
     if trials < 1:
         raise InputError("at least one trial", f"{trials}", "pass --trials 1 or more")
-    done: dict[str, float] = read_json(store) if store is not None and store.exists() else {}
+    done: dict[str, float | None] = read_json(store) if store is not None and store.exists() else {}
     found: list[Trial] = []
     for i, config in enumerate(draw_configs(default, space, trials, seed)):
         key = json.dumps(dataclasses.asdict(config), sort_keys=True)  # type: ignore[call-overload]
         if key not in done:
             value = run(config)
-            done[key] = value if value == value else float("inf")
+            done[key] = value if math.isfinite(value) else None  # JSON knows no infinity
             if store is not None:
-                write_json(store, {k: v if v != float("inf") else 1e308 for k, v in done.items()})
-        found.append(Trial(config, done[key]))
+                write_json(store, done)
+        kept = done[key]
+        found.append(Trial(config, math.inf if kept is None else kept))
         progress(i + 1, trials, f"best {min(trial.value for trial in found):.4g}")
     return sorted(found, key=lambda trial: trial.value)
