@@ -198,13 +198,15 @@ def _compiled(graph: fx.GraphModule, example: list[Tensor]) -> Program:
 def _inductor(graph: fx.GraphModule, example: list[Tensor]) -> Program:
     from torch import _inductor as inductor  # imported here: loading it takes seconds
 
-    if any(leaf.is_cuda for leaf in example):
-        options = {"combo_kernels": True, "benchmark_combo_kernel": False}  # independent small kernels in one launch
-    else:
-        options = {"cpp.vec_isa_ok": True}  # trust what the processor says of itself: trying it out takes half the time
     # `signature` has checked the shapes
+    options: dict[str, Any] = {"size_asserts": False}
+    if any(leaf.is_cuda for leaf in example):
+        options |= {"combo_kernels": True, "benchmark_combo_kernel": False}  # independent small kernels in one launch
+        on_gpu: Program = inductor.compile(graph, list(example), options=options)
+        return on_gpu
+    options["cpp.vec_isa_ok"] = True  # trust what the processor says of itself: trying it out takes half the time
     dense: list[Any] = [leaf.clone() for leaf in example]  # no two entries in one place
-    program: Program = inductor.compile(graph, dense, options={**options, "size_asserts": False})
+    program: Program = inductor.compile(graph, dense, options=options)
     strides = [leaf.stride() for leaf in dense]
 
     def run(*inputs: Tensor) -> Any:
