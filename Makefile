@@ -28,7 +28,7 @@ lint: install
 
 # every worker and every process it starts keeps to one core
 unit: install
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 docs: install
 	$(BIN)/sphinx-build -W --keep-going -b html docs docs/_build/html

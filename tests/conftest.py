@@ -16,6 +16,15 @@ settings.register_profile("house", deadline=None, derandomize=True, database=Non
 settings.load_profile("house")
 
 torch.set_num_threads(1)
+TOGETHER = ("learners/test_conformance.py", "estimators/test_meta_learner.py")
+
+
+def pytest_collection_modifyitems(items):
+    """What is built once for a method is built by one worker."""
+    for item in items:
+        params = getattr(item, "callspec", None)
+        if item.path.as_posix().endswith(TOGETHER) and params is not None:
+            item.add_marker(pytest.mark.xdist_group(params.id.split("-")[0]))
 
 
 @pytest.fixture(autouse=True)

@@ -1,6 +1,7 @@
 """Fit, adapt, predict, save: what comes back is what went in, whatever the method."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pandas as pd
@@ -262,3 +263,14 @@ def test_with_time_no_row_is_judged_by_later_ones(tables, plan, monkeypatch, how
     model = MetaLearner("maml", plan=plan, trials=1, device="cpu").fit(table, Roles("user", "y", **roles))
     evaluate(model, table, trials=1)
     assert len(seen) > 10 and all(seen) == (how != "random")
+
+
+def test_the_log_of_the_training_stays_with_the_model(tables, plan, tmp_path):
+    rows, about = tables
+    model = MetaLearner("maml", plan=plan, trials=2, device="cpu")
+    model.fit(rows, Roles("user", "y"), about, folder=tmp_path / "run").save(tmp_path / "model")
+    lines = [json.loads(line) for line in (tmp_path / "model" / "log.jsonl").read_text().splitlines()]
+    assert [line["step"] for line in lines] == [6, 12] and all("validation" in line for line in lines)
+    assert min(line["validation"] for line in lines) == pytest.approx(model.fitted.value)
+    MetaLearner.load(tmp_path / "model").save(tmp_path / "again")
+    assert (tmp_path / "again" / "log.jsonl").read_text() == (tmp_path / "model" / "log.jsonl").read_text()

@@ -63,7 +63,7 @@ def test_thresholds_by_group_make_true_positive_rates_equal():
         return Rows(score[:, None], y, group)
 
     transfer = make_transfer([sample(50)], sample(50), sample(3000), sample(3000))._replace(groups=("1", "2"))
-    fitted = Fitted(lambda x: x["numeric"], torch.zeros(1), 0.0, 1)
+    fitted = Fitted(lambda x: x["numeric"], torch.zeros(1), 0.0, 1, None)
     before = select_census.gaps(transfer, fitted)
     after = select_census.with_thresholds(transfer, fitted)
     assert before[select_census.OPPORTUNITY] > 30

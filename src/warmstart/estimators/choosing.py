@@ -11,8 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from warmstart.core import InputError
-from warmstart.engine.loop import LOG, Report, silent
+from warmstart.engine.loop import LOG, Diverged, Report, silent
 from warmstart.estimators.methods import configure
 from warmstart.training.search import Trial, search
 
@@ -71,7 +70,7 @@ def tune(
 
         try:
             return float(run(name, cfg, None if folder is None else folder / run_id(name, cfg), report).value)
-        except InputError:  # diverged
+        except Diverged:
             return float("inf")
 
     store = None if folder is None else folder / f"trials-{name}.json"

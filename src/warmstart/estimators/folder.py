@@ -1,7 +1,7 @@
 """A saved model: a folder that is whole or not there.
 
 `config.json` says what it is, `weights.safetensors` holds every tensor, `schema.json` the columns,
-vocabularies and task split, `card.md` a page for people.
+vocabularies and task split, `card.md` a page for people, `log.jsonl` how the training went.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ from warmstart import __version__
 from warmstart.core import InputError
 from warmstart.core.trees import Tree, named_leaves
 from warmstart.engine.files import read_json
+from warmstart.engine.loop import LOG
 
 FORMAT = 1
 CONFIG, WEIGHTS, SCHEMA, CARD = "config.json", "weights.safetensors", "schema.json", "card.md"
 PAGE = "report.html"  # of a generator and of what it generates
+FILES = {CONFIG, WEIGHTS, SCHEMA, CARD, PAGE, LOG}
 
 
 def write_folder(path: Path, files: dict[str, bytes]) -> None:
@@ -83,7 +85,9 @@ def _check_target(path: Path) -> None:
     if not path.exists():
         return
     strange = [] if path.is_dir() else ["a file"]
-    strange += [] if strange else sorted({file.name for file in path.iterdir()} - {CONFIG, WEIGHTS, SCHEMA, CARD, PAGE})
+    strange += (
+        [] if strange else sorted({file.name for file in path.iterdir()} - {CONFIG, WEIGHTS, SCHEMA, CARD, PAGE, LOG})
+    )
     if strange:
         raise InputError(f"a new folder or a saved model at {path}", strange[0], "choose another path")
 

@@ -15,11 +15,12 @@ from warmstart.core import Columns, InputError, Prediction, Tree, make_batch
 from warmstart.core.trees import named_leaves, to_device, tree_map
 from warmstart.engine.device import choose_device
 from warmstart.engine.files import finite
+from warmstart.engine.loop import LOG
 from warmstart.engine.stage import PLAIN
 from warmstart.estimators.adapted import AdaptedModel
-from warmstart.estimators.choosing import Chosen, Record, choose
+from warmstart.estimators.choosing import Chosen, Record, choose, run_id
 from warmstart.estimators.fitting import Problem, fingerprint, possible, predictor, runner, sees_descriptor_in_rows
-from warmstart.estimators.folder import pack, read_config, write_folder
+from warmstart.estimators.folder import pack, read_config, read_text, write_folder
 from warmstart.estimators.judging import calibrate, held_out, sizes_up_to
 from warmstart.estimators.methods import AUTO, LIKELIHOODS, Network, assemble
 from warmstart.estimators.trained import Trained, damaged, restore
@@ -50,6 +51,7 @@ class MetaLearner:
     device: str = "auto"
     trained_: Trained | None = dataclasses.field(default=None, init=False, repr=False)
     trials_: dict[str, list[Trial]] = dataclasses.field(default_factory=dict, init=False, repr=False)
+    log_: str = dataclasses.field(default="", init=False, repr=False)  # of the training, a JSON object a line
 
     def fit(
         self,
@@ -172,7 +174,7 @@ class MetaLearner:
         return self.trained_
 
     def save(self, path: str | Path) -> None:
-        """A folder of config.json, weights.safetensors, schema.json and card.md."""
+        """A folder of config.json, weights.safetensors, schema.json, card.md and, where there was one, log.jsonl."""
         trained = self.fitted
         config = {
             **trained.config_json(),
@@ -180,7 +182,8 @@ class MetaLearner:
             "plan": dataclasses.asdict(self.plan),
             "seed": self.seed,
         }
-        write_folder(Path(path), pack(config, trained.tensors(), trained.schema_json(), card(trained)))
+        files = pack(config, trained.tensors(), trained.schema_json(), card(trained))
+        write_folder(Path(path), files | ({LOG: self.log_.encode()} if self.log_ else {}))
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module | None = None) -> MetaLearner:
@@ -192,6 +195,7 @@ class MetaLearner:
             raise damaged(Path(path)) from None
         learner = cls(trained.name, dataclasses.asdict(trained.config), plan, seed=seed, model=model)
         learner.network, learner.trained_ = trained.network, trained
+        learner.log_ = read_text(Path(path) / LOG) if (Path(path) / LOG).exists() else ""
         return learner
 
     def _fit(
@@ -235,6 +239,8 @@ class MetaLearner:
             record=record,
         )
         self.trials_ = found.trials
+        logs = [] if folder is None else sorted((folder / run_id(found.name, found.config)).rglob(LOG))
+        self.log_ = logs[0].read_text("utf-8") if logs else ""  # of the first rank
         self.trained_ = self._trained(found, problem, schema, network)
 
     def _trained(self, found: Chosen, problem: Problem, schema: Schema | None, network: Network) -> Trained:
