@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from warmstart.core import InputError, Prediction
-from warmstart.engine.loop import Diverged
+from warmstart.engine.loop import Diverged, silent
 from warmstart.engine.noise import generator
 from warmstart.engine.stage import PLAIN
 from warmstart.learners import reptile
@@ -16,6 +16,7 @@ from warmstart.studies import bayes_sine, inner_steps, sines
 from warmstart.studies.bayes_sine import COVERAGE, MSE, NLL, OWN_COVERAGE, OWN_NLL, TUNING, WIDTH, judge, score_rows
 from warmstart.studies.bayes_sine_rows import ENTRIES, GP, Smoother, smooth
 from warmstart.tasks import sine
+from warmstart.training.search import Trial
 
 
 @pytest.fixture(scope="module")
@@ -87,11 +88,12 @@ def test_every_trial_is_a_configuration_of_its_learner():
 
 
 def test_the_study_tunes_trains_and_pairs(monkeypatch, tmp_path):
-    size = bayes_sine.Preset(("gem_bml_plus", "maml"), ("default",), 4, 2, 2, 20, 3)
+    size = bayes_sine.Preset(("gem_bml_plus", "maml"), ("default",), 4, 2, 2, 20, 3, finalists=2)
     monkeypatch.setitem(bayes_sine.PRESETS, "quick", size)
     outcome = bayes_sine.run(seeds=(0, 1), device="cpu", folder=tmp_path)
     rows = outcome.results.rows
-    assert sum(row.metric == TUNING and row.method == "maml" for row in rows) == 2
+    trials = [row for row in rows if row.metric == TUNING and row.method == "maml"]
+    assert len(trials) == 2 and sum(bool(row.setting["kept"]) for row in trials) == 1
     assert {row.method for row in rows} >= {"gem_bml_plus", "maml", GP, "gem_bml_plus less maml"}
     pair = next(row for row in rows if row.metric == "MSE difference")
     ours, theirs = (
@@ -102,6 +104,17 @@ def test_the_study_tunes_trains_and_pairs(monkeypatch, tmp_path):
     assert bayes_sine.run(seeds=(0, 1), device="cpu", folder=tmp_path).results.rows == rows
     with pytest.raises(InputError, match="methods among"):
         bayes_sine.run(only=["nobody"])
+
+
+def test_the_finalist_that_lasts_is_kept(monkeypatch, tasks):
+    """Of three trials the second predicts the truth once trained in full, and the first has diverged."""
+    size = bayes_sine.PRESETS["quick"]._replace(finalists=3)
+    said = {1: lambda task, steps: Prediction(task.query.y), 2: lambda task, steps: Prediction(task.query.y + 1)}
+    monkeypatch.setattr(bayes_sine, "trained", lambda *args: said.get(args[4][1]))
+    trials = [Trial(None, value) for value in (0.1, 0.2, 0.3)]
+    chosen = partial(bayes_sine.final, "maml", trials, "challenging")
+    assert chosen(size, 5, tasks[0], lambda label: silent, None) == 1
+    assert chosen(size._replace(finalists=1), 5, tasks[0], lambda label: silent, None) == 0
 
 
 def test_inner_steps_are_those_of_training(monkeypatch):
@@ -131,7 +144,7 @@ def breaking(after):
 
 
 @pytest.mark.parametrize("after", [5, 25])
-def test_a_training_that_diverges_keeps_the_state_that_was_best_before(after):
+def test_a_training_that_diverges_keeps_the_state_that_was_best_before(after, tmp_path):
     config, training = reptile.Config(inner_steps=1), sines.Training(sine.DEFAULT, 5, 40, tasks=2)
     fit = partial(sines.fit, breaking(after), config, training, 3, torch.device("cpu"), stage=PLAIN)
     seen = []
@@ -148,5 +161,9 @@ def test_a_training_that_diverges_keeps_the_state_that_was_best_before(after):
         return
     _, kept = fit(validate=validate)
     assert len(seen) == 2
+    fit(folder=tmp_path, validate=validate)
+    looks = len(seen)
+    _, again = fit(folder=tmp_path, validate=validate)  # it is not run again
+    assert len(seen) == looks == 4 and int(again.done) == 20
     for name, leaf in seen[-1].items():
         torch.testing.assert_close(kept.theta[name], leaf, rtol=0, atol=0)

@@ -153,8 +153,8 @@ def task_log_likelihood(
     def total(params: Params, batch: Batch) -> Tensor:
         rows = -likelihood.loss(model.apply(params, batch.x), batch.y)
         if likelihood.name == "squared":
-            scale = torch.as_tensor(noise, dtype=rows.dtype, device=rows.device)
-            rows = rows / (2 * scale**2) - torch.log(scale) - 0.5 * math.log(2 * math.pi)
+            log = torch.log(noise) if isinstance(noise, Tensor) else math.log(noise)
+            rows = rows / (2 * noise**2) - log - 0.5 * math.log(2 * math.pi)
         return (rows * batch.w * batch.mask).sum(-1)
 
     return total

@@ -101,6 +101,12 @@ def run(
     return own_memory(state), memo
 
 
+def conclude(folder: Path) -> None:
+    """Let a run that can go no further count as ended: whoever runs it again gets what it remembers."""
+    tensors, metadata = read_tensors(folder / CHECKPOINT)
+    write_tensors(folder / CHECKPOINT, tensors, {**metadata, "stopped": "1"})
+
+
 def _by_name(told: list[Any]) -> Iterator[tuple[str, list[Tensor]]]:
     """What each update said, field by field: the loss, and whatever else a method reports."""
     return ((name, [getattr(info, name) for info in told]) for name in told[0]._fields)

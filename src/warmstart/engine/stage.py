@@ -12,6 +12,7 @@ A stage may depend on nothing but its arguments: a tensor it closes over would b
 from __future__ import annotations
 
 import types
+import warnings
 from collections.abc import Callable, Iterator
 from functools import partial, reduce
 from typing import Any, NamedTuple, TypeVar
@@ -202,15 +203,16 @@ def _inductor(graph: fx.GraphModule, example: list[Tensor]) -> Program:
     options: dict[str, Any] = {"size_asserts": False}
     if any(leaf.is_cuda for leaf in example):
         options |= {"combo_kernels": True, "benchmark_combo_kernel": False}  # independent small kernels in one launch
-        on_gpu: Program = inductor.compile(graph, list(example), options=options)
-        return on_gpu
-    options["cpp.vec_isa_ok"] = True  # trust what the processor says of itself: trying it out takes half the time
+    else:
+        options["cpp.vec_isa_ok"] = True  # trust what the processor says of itself: trying it out takes half the time
     dense: list[Any] = [leaf.clone() for leaf in example]  # no two entries in one place
-    program: Program = inductor.compile(graph, dense, options=options)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what the compiler says of itself
+        program: Program = inductor.compile(graph, dense, options=options)
     strides = [leaf.stride() for leaf in dense]
 
     def run(*inputs: Tensor) -> Any:
-        # the strides are constants of the program, and what a forward half in C++ saves has its own
+        # the strides are constants of the program, and what another program saved has its own
         return program(*[x if x.stride() == s else _laid_out(x, s) for x, s in zip(inputs, strides, strict=True)])
 
     return run

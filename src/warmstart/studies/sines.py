@@ -14,7 +14,7 @@ import torch
 from warmstart.core import Learner, Likelihood, Model, functional
 from warmstart.core.trees import to_device
 from warmstart.engine.kernels import FUSED
-from warmstart.engine.loop import Diverged, Report, silent
+from warmstart.engine.loop import Diverged, Report, conclude, silent
 from warmstart.engine.stage import TRACED, Stage
 from warmstart.learners import empirical_bayes
 from warmstart.models.likelihoods import squared
@@ -88,4 +88,6 @@ def fit(
     except Diverged as stop:
         if watched is None or not math.isfinite(stop.memo.value):
             raise
+        if folder is not None:
+            conclude(folder)
         return learner, stop.memo.state
