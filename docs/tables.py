@@ -121,7 +121,7 @@ def section(results: Results, methods: Sequence[str] | None = None) -> str:
 
 
 def chosen(results: Results, methods: Sequence[str] | None = None) -> str:
-    """The best trial of each method and family, with how many there were."""
+    """The trial of each method and family whose settings were kept, with how many there were."""
     trials = [row for row in results.rows if TRIAL in row.setting and (methods is None or row.method in methods)]
     count = Counter((row.method, row.setting["family"]) for row in trials)
     lines = [
@@ -132,7 +132,7 @@ def chosen(results: Results, methods: Sequence[str] | None = None) -> str:
             str(count[row.method, row.setting["family"]]),
         ]
         for row in trials
-        if row.setting[TRIAL] == 0
+        if row.setting["kept"]
     ]
     if not lines:
         return "No trials of these methods."

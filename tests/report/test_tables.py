@@ -43,6 +43,14 @@ def test_the_margin_is_half_the_interval():
     assert content.lines[0].cells[0].margin == f"{(row.high - row.low) / 2:.4f}" == "6.5724"
 
 
+def test_what_is_small_keeps_two_digits():
+    small = make_row("m", {}, "mse", {0: [0.00061, 0.00063], 1: [0.00065, 0.00067]})
+    cell = table(results(small, make_row("n", {}, "mse", {0: 4.25}))).lines[0].cells[0]
+    assert cell.text == "0.00064" and float(cell.margin) == pytest.approx((small.high - small.low) / 2, abs=5e-6)
+    vague = make_row("m", {}, "mse", {0: [-0.5, 0.0, 0.5004]})
+    assert table(results(vague), columns=[Column("error", "mse", digits=1)]).lines[0].cells[0] == ("0.0", "1.2", False)
+
+
 def test_a_reference_cannot_win_but_a_baseline_can():
     shots = [Column("1", "mse", {"shot": 1}, better="lower"), Column("5", "mse", {"shot": 5}, better="lower")]
     content = table(example(), columns=shots, references=["bayes"], baselines=["mean"])

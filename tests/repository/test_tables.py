@@ -49,13 +49,13 @@ def test_each_metric_has_its_table_and_unit(tables):
 
 def test_of_trials_the_chosen_settings_are_shown(tables):
     trials = [
-        make_row("maml", {"family": "f", "trial": i, "settings": words}, "validation MSE", {0: value})
+        make_row("maml", {"family": "f", "trial": i, "settings": words, "kept": i == 1}, "validation MSE", {0: value})
         for i, (words, value) in enumerate([("rate 1", 0.25), ("rate 2", 0.5)])
     ]
     text = tables.section(results(mse("maml", 1, 0.5), *trials), ["maml"])
     assert cells(text)[2:] == [
         ["method", "family", "settings", "validation MSE", "trials"],
-        ["maml", "f", "rate 1", "0.250", "2"],
+        ["maml", "f", "rate 2", "0.500", "2"],
     ]
     assert "No trials" in tables.section(results(mse("reptile", 1, 0.5), *trials), ["reptile"])
 

@@ -24,7 +24,7 @@ class Column(NamedTuple):
     label: str
     metric: str
     setting: Mapping[str, Scalar] = {}
-    digits: int = 3
+    digits: int = 3  # at least
     better: str = ""  # "lower", "higher", or "" when neither is
 
 
@@ -174,8 +174,11 @@ def _cell(row: Row | None, column: Column, best: bool) -> Cell:
     mean, low, high = row.interval
     if not math.isfinite(mean):
         return Cell(NOT_FINITE)
-    margin = f"{(high - low) / 2:.{column.digits}f}" if math.isfinite(low) else ""
-    return Cell(f"{mean:.{column.digits}f}", margin, best)
+    half = (high - low) / 2 if math.isfinite(low) else 0.0
+    size = max(abs(mean), half)
+    least = min(1 - math.floor(math.log10(size)), 9) if size else 0  # what is small keeps two digits
+    digits = max(column.digits, least)
+    return Cell(f"{mean:.{digits}f}", f"{half:.{digits}f}" if math.isfinite(low) else "", best)
 
 
 def _markdown_cell(cell: Cell) -> str:
