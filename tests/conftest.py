@@ -16,15 +16,24 @@ settings.register_profile("house", deadline=None, derandomize=True, database=Non
 settings.load_profile("house")
 
 torch.set_num_threads(1)
-TOGETHER = ("learners/test_conformance.py", "estimators/test_meta_learner.py")
+BY_METHOD = ("learners/test_conformance.py", "estimators/test_meta_learner.py")
+TOGETHER = (
+    "cli/test_pictures.py",
+    "estimators/test_picture_evaluation.py",
+    "estimators/test_pictures.py",
+    "estimators/test_preference_folders.py",
+    "studies/test_few_shot.py",
+)
 
 
 def pytest_collection_modifyitems(items):
-    """What is built once for a method is built by one worker."""
+    """What is built once for a method or a module is built by one worker."""
     for item in items:
-        params = getattr(item, "callspec", None)
-        if item.path.as_posix().endswith(TOGETHER) and params is not None:
+        params, place = getattr(item, "callspec", None), item.path.as_posix()
+        if place.endswith(BY_METHOD) and params is not None:
             item.add_marker(pytest.mark.xdist_group(params.id.split("-")[0]))
+        if place.endswith(TOGETHER):
+            item.add_marker(pytest.mark.xdist_group(place))
 
 
 @pytest.fixture(autouse=True)

@@ -150,6 +150,8 @@ def chain(params: Params, activation: str = "relu") -> nn.Module:
             )
         width = value.shape[0]
     biased = {name for name in names if f"{name}.bias".lstrip(".") in params}
+    if names == [""]:  # a linear layer on its own
+        return nn.Linear(params["weight"].shape[1], params["weight"].shape[0], "" in biased)
     return Chain({name: params[weight] for name, weight in zip(names, weights, strict=True)}, biased, activation)
 
 
