@@ -10,7 +10,11 @@ from warmstart.fusion.network import chain, head_params, make_network, make_pool
 from warmstart.models.mlp import MLP
 
 
-@pytest.mark.parametrize("module", [MLP(3, (7, 5), 2, "tanh"), nn.Linear(3, 2), nn.Linear(3, 2, bias=False)], ids=["MLP", "linear", "no bias"])
+@pytest.mark.parametrize(
+    "module",
+    [MLP(3, (7, 5), 2, "tanh"), nn.Linear(3, 2), nn.Linear(3, 2, bias=False)],
+    ids=["MLP", "linear", "no bias"],
+)
 def test_a_chain_is_the_network_its_weights_came_from(module):
     params = dict(sorted((name, value.detach()) for name, value in module.named_parameters()))
     x = torch.randn(6, 3)

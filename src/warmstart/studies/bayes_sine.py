@@ -304,7 +304,9 @@ def sections(results: Results, families: Sequence[str]) -> list[Section]:
         ]
         for r in best
     ]
-    found.append(Section("Settings", table=plain(["method", "family", "chosen", TUNING], lines, "Of the trials, as kept")))
+    found.append(
+        Section("Settings", table=plain(["method", "family", "chosen", TUNING], lines, "Of the trials, as kept"))
+    )
     return found
 
 
