@@ -1,7 +1,5 @@
 """The study of clean sources from end to end on a small census, and group thresholds that close a gap."""
 
-import numpy as np
-import pandas as pd
 import pytest
 import torch
 
@@ -11,26 +9,10 @@ from warmstart.selection import final, task_model, training
 from warmstart.selection.final import Fitted
 from warmstart.studies import select_census
 from warmstart.studies.select_rows import ACCURACY, BEST, WORST
-from warmstart.tasks.acs_income import CODES, INCOME, NUMBERS, STATE
 from warmstart.tasks.transfer import Rows, make_transfer
 
-STATES = ["CA", "HI", "NY", "OH", "PA", "TX"]
 
-
-def people(rows=1300):
-    draw = np.random.default_rng(1)
-    count = rows * len(STATES)
-    table = pd.DataFrame({name: draw.integers(1, 9, count) for name in CODES})
-    table["RAC1P"] = np.where(draw.random(count) < 0.9, 1, 2)
-    for name in NUMBERS:
-        table[name] = draw.integers(17, 90, count)
-    score = table["SCHL"] - 4.5 + np.where(table["OCCP"] % 2, 2.0, -2.0) - (table["RAC1P"] == 2)
-    table[INCOME] = score + draw.normal(size=count) > 0
-    table[STATE] = np.repeat(STATES, rows)
-    return table
-
-
-def test_the_study_runs_and_ends_with_what_validation_prefers(tmp_path, monkeypatch):
+def test_the_study_runs_and_ends_with_what_validation_prefers(tmp_path, monkeypatch, census):
     pytest.importorskip("lightgbm", reason="extra boost is not installed")
     pytest.importorskip("fairlearn", reason="extra fairness is not installed")
     small = training.Config(hidden=(8,), steps=60, batch=64, balance=0.0)
@@ -41,7 +23,7 @@ def test_the_study_runs_and_ends_with_what_validation_prefers(tmp_path, monkeypa
     )
     names = (ALONE, ALL, RANDOM, TREES_ALONE, OURS)
     monkeypatch.setitem(select_census.PRESETS, "quick", select_census.Preset(("HI",), names, plan))
-    people().to_parquet(tmp_path / "acs_income_2018.parquet")
+    census.to_parquet(tmp_path / "acs_income_2018.parquet")
     outcome = select_census.run(data=tmp_path, device="cpu", folder=tmp_path / "kept")
     at = {(row.method, row.metric): row.mean for row in outcome.results.rows if row.setting["target"] == "mean"}
     assert {name for name, _ in at} == {*names, select_census.THRESHOLDS, BEST}

@@ -1,8 +1,7 @@
-"""Does a set of sources help? Task modelling against averaging what each source does alone, and how many subsets.
+"""Does a set of sources help? Task modelling against averaging what each source does alone.
 
-Figures 1 to 4 of the paper on census states, with Hawaii as target: whether the sign of f(S) - f(nothing) is right and
-how well f is ranked, for sets of one to four sources; error and rank correlation by the number of subsets; and how
-many of the ten best sources fewer subsets find too.
+Figures 1 and 2 of the paper on census states, with Hawaii as target: whether the sign of f(S) - f(nothing) is right and
+how well f is ranked, for sets of one to four sources.
 """
 
 from __future__ import annotations
@@ -31,25 +30,24 @@ from warmstart.tasks.acs_income import ROLES, STATE, read_acs_income
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.transfer import Transfer, read_transfer
 
-TARGET, LEFT_OUT, TOP = "HI", "CA", 10
+TARGET, LEFT_OUT = "HI", "CA"
 OURS, AVERAGE = "task_model", "average of single sources"
 METHODS = (OURS, AVERAGE)
 SIZES = (1, 2, 3, 4)
-SIGN, RANK, ERROR, OVERLAP = "sign right", "Spearman", "error relative to the variance of f", "of the ten best found"
+SIGN, RANK = "sign right", "Spearman"
 
 
 class Preset(NamedTuple):
     subsets: int  # of every size, for the surrogate
     held_out: int  # of every size, to judge it
-    counts: tuple[int, ...]  # of subsets of five, for the convergence; the last is all
     cfg: task_model.Config
     most: int | None = None
 
 
 SHORT = training.Config(hidden=(32,), steps=100, balance=0.0)
 PRESETS = {
-    "quick": Preset(30, 10, (25, 50, 75), task_model.Config(starts=1, held_out=20, training=SHORT), 2000),
-    "full": Preset(100, 50, (50, 100, 200, 400), task_model.Config()),
+    "quick": Preset(30, 10, task_model.Config(starts=1, held_out=20, training=SHORT), 2000),
+    "full": Preset(100, 50, task_model.Config()),
 }
 
 
@@ -71,16 +69,14 @@ def run(
     for seed in seeds:
         report = (progress or (lambda label: silent))(f"seed {seed}")
         transfer = read_transfer(people, ROLES, TARGET, seed=seed, most=chosen.most).to(place)
-        found[seed] = helps(transfer, chosen, seed) | convergence(transfer, chosen, seed)
+        found[seed] = helps(transfer, chosen, seed)
         report(1, 1, "")
     names = list(only) or list(METHODS)
     rows: list[Row] = []
     for method, metric, number in next(iter(found.values())):
         if method in names:
             values = {seed: one[method, metric, number] for seed, one in found.items()}
-            key = "size" if metric in (SIGN, RANK) else "n"
-            peer = {(OVERLAP, 100): "paper 7", (OVERLAP, 200): "paper 9"}.get((metric, number), "")
-            rows.append(make_row(method, {"target": TARGET, key: number}, metric, values, peer=peer))
+            rows.append(make_row(method, {"target": TARGET, "size": number}, metric, values))
     results = make_results("select_affinity", preset, str(place), " ".join(["warmstart", *sys.argv[1:]]), rows)
     return Outcome(results, sections(results, names), verdict(rows, time.perf_counter() - began))
 
@@ -116,31 +112,11 @@ def helps(transfer: Transfer, chosen: Preset, seed: int) -> dict[tuple[str, str,
     return found
 
 
-def convergence(transfer: Transfer, chosen: Preset, seed: int) -> dict[tuple[str, str, int], float]:
-    """Quality on held-out subsets of five, and the ten best sources, by the number of subsets."""
-    estimate = task_model.estimate(transfer, replace(chosen.cfg, subsets=chosen.counts[-1]), cross_entropy, seed)
-    members, f, last = estimate.indicators, estimate.f, chosen.counts[-1]
-    best = set(estimate.surrogate.theta.argsort()[:TOP].tolist())
-    found: dict[tuple[str, str, int], float] = {}
-    for count in chosen.counts:
-        model = surrogate.fit(members[:count], f[:count], replace(chosen.cfg.surrogate, draws=2), seed)
-        quality = surrogate.judge(model, members[last:], f[last:])
-        found[OURS, f"{RANK}, five sources", count] = quality.spearman
-        found[OURS, ERROR, count] = quality.error / quality.variance
-        found[OURS, OVERLAP, count] = float(len(best & set(model.theta.argsort()[:TOP].tolist())))
-    return found
-
-
 def sections(results: Results, names: Sequence[str]) -> list[Section]:
     found = []
     for metric in (SIGN, RANK):
         columns = [Column(f"|S| = {size}", metric, {"size": size}, 2, "higher") for size in SIZES]
         found.append(Section(metric, table=table(results, names, columns, [AVERAGE])))
-    counts = dict.fromkeys(row.setting["n"] for row in results.rows if "n" in row.setting)
-    for metric in (f"{RANK}, five sources", ERROR, OVERLAP):
-        if OURS in names:
-            columns = [Column(f"n = {count}", metric, {"n": count}, 2) for count in counts]
-            found.append(Section(metric, table=table(results, [OURS], columns)))
     return found
 
 
