@@ -1,12 +1,10 @@
 """Linearised estimates: exact for a model that is linear, close to real trainings for one that is not."""
 
-from dataclasses import replace
-
 import torch
 from torch.func import jacrev
 
 from warmstart.core import functional
-from warmstart.core.trees import pack
+from warmstart.core.trees import pack, take
 from warmstart.models.mlp import seeded
 from warmstart.models.one_hot import OneHotNet
 from warmstart.selection import linearise
@@ -15,6 +13,11 @@ from warmstart.selection.subsets import indicators, sample_subsets
 from warmstart.selection.training import LIKELIHOODS, Config, network, outputs, shares, train_models
 
 CFG = Config(hidden=(8,), steps=150, batch=64, balance=0.0)
+
+
+def base(transfer):
+    """One model trained on all tasks."""
+    return take(train_models(transfer, shares(transfer, torch.ones(1, transfer.sources), 0.0), CFG), 0)
 
 
 def test_features_are_projections_of_gradients(make_planted):
@@ -35,13 +38,12 @@ def test_features_are_projections_of_gradients(make_planted):
 def test_a_step_is_the_newton_step_in_the_span(make_planted):
     """Against the minimum of the same quadratic, found from autograd's Hessian of the linearised loss."""
     transfer = make_planted()
-    phi = linearise.base_model(transfer, CFG)
-    cfg = linearise.Config(rows=50, penalty=0.2, extra=2)
-    line = linearise.linearise(transfer, phi, CFG, cfg)
+    cfg = linearise.Config(rows=50, few=30, penalty=0.2)
+    line = linearise.linearise(transfer, base(transfer), CFG, cfg)
     share = shares(transfer, torch.tensor([[1.0, 0, 0, 1, 0, 0]]), 0.0)
     weight = (share / share.sum()).double()[0]
     curvature = torch.einsum("t,tij->ij", weight, line.curvature)
-    ridge = 0.2 * line.curvature.diagonal(dim1=1, dim2=2).mean() * torch.eye(9).double()
+    ridge = 0.2 * line.curvature.diagonal(dim1=1, dim2=2).mean() * torch.eye(7).double()
     w = torch.linalg.solve(curvature + ridge, weight @ line.slope)
     said = line.base + line.features @ w
     expected = cross_entropy(said[None], transfer.validation)
@@ -52,8 +54,8 @@ def test_a_step_is_the_newton_step_in_the_span(make_planted):
 def test_slopes_are_those_of_the_losses(make_planted):
     """b_t = -P^T grad L_t: the component of a task's own gradient in its own direction is the gradient's length."""
     transfer = make_planted()
-    phi = linearise.base_model(transfer, CFG)
-    line = linearise.linearise(transfer, phi, CFG, linearise.Config(rows=80))
+    phi = base(transfer)
+    line = linearise.linearise(transfer, phi, CFG, linearise.Config(rows=80, few=40))
     model, likelihood = network(transfer, CFG, 0), LIKELIHOODS["binary"]
     draw = torch.rand(7, 80, generator=linearise.generator(0, 17))
     index = (transfer.pool.offsets[:-1, None] + (draw * transfer.pool.lengths[:, None]).long())[2]
@@ -73,7 +75,36 @@ def test_estimates_rank_subsets_as_trainings_do(make_planted):
     share = shares(transfer, members, 0.0)
     phi = train_models(transfer, share, CFG)
     real = cross_entropy(outputs(transfer, CFG, phi, transfer.validation.x), transfer.validation)
-    base = linearise.base_model(transfer, replace(CFG, steps=300))
-    line = linearise.linearise(transfer, base, CFG, linearise.Config(rows=200))
-    found = linearise.compare(linearise.estimate(transfer, line, share, cross_entropy).float(), real)
+    each = linearise.estimates(transfer, share, cross_entropy, CFG, linearise.Config(bases=3, rows=200))
+    found = linearise.compare(each.mean(0).float(), real)
     assert found.spearman > 0.85 and found.n == 40
+    assert each.shape == (3, 40) and float(each.std(0).min()) > 0  # every base model has its own start
+
+
+def test_curvature_is_that_of_few_rows_and_slopes_are_of_all(make_planted):
+    """By the Jacobian of all parameters, row by row; seen from the slopes, which know no basis."""
+    transfer, cfg = make_planted(), Config(hidden=(3,), steps=40, batch=64, balance=0.0)
+    phi = take(train_models(transfer, shares(transfer, torch.ones(1, 6), 0.0), cfg), 0)
+    line = linearise.linearise(transfer, phi, cfg, linearise.Config(rows=90, few=25), seed=3)
+    model = network(transfer, cfg, 3)
+    draw = torch.rand(7, 90, generator=linearise.generator(3, 17))
+    index = transfer.pool.offsets[:-1, None] + (draw * transfer.pool.lengths[:, None]).long()
+
+    def gradients(t, count):
+        """[rows, params] of the logit, and what the loss makes of it."""
+        x = {name: value[index[t, :count]] for name, value in transfer.pool.x.items()}
+        x["head"] = torch.full((count,), t)
+        rows = jacrev(lambda phi: model.apply(phi, x)[:, 0])(phi)
+        g = torch.stack([pack({name: part[i] for name, part in rows.items()}) for i in range(count)]).double()
+        p = torch.sigmoid(model.apply(phi, x)[:, 0]).double()
+        return g, p, transfer.pool.y[index[t, :count]].double()
+
+    slopes = torch.stack([((p - y)[:, None] * g).mean(0) for g, p, y in (gradients(t, 90) for t in range(7))])
+    basis = torch.linalg.qr(slopes.T).Q
+    g, p, _ = gradients(2, 25)
+    second = (g @ basis).T @ ((p * (1 - p))[:, None] * (g @ basis)) / 25
+    # bases differ by signs and by what is rounded away, products with the slopes by neither
+    mine, theirs = -(slopes @ basis), line.slope
+    torch.testing.assert_close(theirs @ theirs.T, mine @ mine.T, rtol=1e-3, atol=1e-7)
+    kept = theirs @ line.curvature[2] @ theirs.T
+    torch.testing.assert_close(kept, mine @ second @ mine.T, rtol=1e-3, atol=1e-8)

@@ -1,11 +1,13 @@
 """Estimates of f_t(S) without training: the linearised model, conditioned on the rows of S by one small solve.
 
-    base model     phi_0, trained on all tasks;  logit(x) = f_0(x) + g(x) . w,   g(x) = P^T grad f_0(x),   P [params, d]
-    P              an orthonormal basis of the k + 1 gradients of the tasks' losses at phi_0, and random directions
-    of each task   H_t = mean p (1 - p) g g^T,   b_t = mean (y - p) g                          (added up once)
+    base model     phi_0, trained on the mean mixture of the subsets
+    linearised     logit(x) = f_0(x) + g(x) . w,   g(x) = P^T grad f_0(x)
+    P              [params, d], an orthonormal basis of the k + 1 gradients of the tasks' losses at phi_0
+    of each task   b_t = -P^T grad L_t of many rows,   H_t = mean p (1 - p) g g^T of few            (found once)
     of a subset    w_S = (lambda I + sum_t s_t H_t)^-1 sum_t s_t b_t,   s = the subset's shares of rows
 
-A subset costs one d x d solve. g is never formed from a gradient: P^T grad f is d directional derivatives of a forward
+A subset costs one d x d solve, and estimates from several base models are averaged. g is never formed from a gradient:
+P^T grad f is d directional derivatives of a forward pass, for which few rows do; slopes need many, and one backward
 pass. All classes share w, which is the Gauss-Newton step of the whole network in the span of P. The error against real
 trainings is for the caller to report, with `compare`. Differs from the literature: see docs/methods/task_model.md.
 """
@@ -25,16 +27,17 @@ from warmstart.engine.meta import chunks
 from warmstart.engine.noise import generator
 from warmstart.metrics.ranking import spearman
 from warmstart.selection.measures import Measure
-from warmstart.selection.training import LIKELIHOODS, network, shares, train_models
+from warmstart.selection.training import LIKELIHOODS, network, train_models
 from warmstart.selection.training import Config as Training
 from warmstart.tasks.transfer import Transfer
 
 
 @dataclass(frozen=True)
 class Config:
-    extra: int = 0  # random directions beside those of the tasks
-    rows: int = 1000  # drawn of each task
-    penalty: float = 0.1  # lambda, relative to the mean of H's diagonal over all tasks
+    bases: int = 4  # models to linearise at
+    rows: int = 5000  # drawn of each task for its slope
+    few: int = 200  # of them for its curvature
+    penalty: float = 0.03  # lambda, relative to the mean of H's diagonal over all tasks
     chunk: int = 20  # directions at once
 
 
@@ -62,26 +65,22 @@ def linearise(transfer: Transfer, phi: Params, training: Training, cfg: Config =
     place = torch.rand(tasks, cfg.rows, generator=generator(seed, 17)).to(device)
     lengths = pool.lengths[:, None]
     index = pool.offsets[:-1, None] + torch.minimum((place * lengths).long(), lengths - 1)
-    x, y = take((pool.x, pool.y), index)
-    x["head"] = torch.arange(tasks, device=device)[:, None].expand_as(index)
     ones = torch.ones(cfg.rows, device=device)
+    loss = grad(task_loss(model, likelihood))
 
-    def slope(x: Tree, y: Tensor) -> Tensor:
-        return pack(grad(task_loss(model, likelihood))(phi, Batch(x, y, ones, ones)))
+    def rows(t: int, count: int | None = None) -> tuple[Tree, Tensor]:
+        x, y = take((pool.x, pool.y), index[t, :count])
+        return {**x, "head": torch.full_like(index[t, :count], t)}, y
 
-    towards = torch.stack([slope(*take((x, y), t)) for t in range(tasks)])
-    more = torch.randn(cfg.extra, towards.shape[1], generator=generator(seed, 19)).to(towards)
-    basis = torch.linalg.qr(torch.cat([towards, more]).T).Q.T
-    curvature, gradient = [], []
+    slopes = torch.stack([pack(loss(phi, Batch(*rows(t), ones, ones))) for t in range(tasks)])
+    basis = torch.linalg.qr(slopes.T).Q.T
+    curvature = []
     for t in range(tasks):
-        out, g = _features(model, phi, take(x, t), basis, cfg.chunk)
-        second = likelihood.curvature(out).double()
-        left = vmap(grad(lambda one, y: likelihood.loss(one, y)))(out, y[t]).double()
-        curvature.append(torch.einsum("nai,nab,nbj->ij", g, second, g) / cfg.rows)
-        gradient.append(-torch.einsum("nai,na->i", g, left) / cfg.rows)
+        out, g = _features(model, phi, rows(t, cfg.few)[0], basis, cfg.chunk)
+        curvature.append(torch.einsum("nai,nab,nbj->ij", g, likelihood.curvature(out).double(), g) / len(g))
     home = torch.full_like(transfer.validation.group, transfer.sources)
     base, features = _features(model, phi, {**transfer.validation.x, "head": home}, basis, cfg.chunk)
-    return Linear(torch.stack(curvature), torch.stack(gradient), base.double(), features)
+    return Linear(torch.stack(curvature), -(slopes.double() @ basis.double().T), base.double(), features)
 
 
 def estimate(transfer: Transfer, linear: Linear, share: Tensor, measure: Measure, cfg: Config = Config()) -> Tensor:
@@ -98,11 +97,15 @@ def estimate(transfer: Transfer, linear: Linear, share: Tensor, measure: Measure
     return torch.cat(found)
 
 
-def base_model(transfer: Transfer, training: Training, seed: int = 0) -> Params:
-    """One model trained on all tasks."""
-    every = shares(transfer, torch.ones(1, transfer.sources, device=transfer.pool.y.device), training.balance)
-    phi: Params = take(train_models(transfer, every, training, seed), 0)
-    return phi
+def estimates(
+    transfer: Transfer, share: Tensor, measure: Measure, training: Training, cfg: Config = Config(), seed: int = 0
+) -> Tensor:
+    """f_t of mixtures [m, k + 1], by every base model: [bases, m]."""
+    mean, found = share.mean(0, keepdim=True), []
+    for start in range(seed, seed + cfg.bases):
+        phi: Params = take(train_models(transfer, mean, training, start), 0)
+        found.append(estimate(transfer, linearise(transfer, phi, training, cfg, start), share, measure, cfg))
+    return torch.stack(found)
 
 
 def compare(estimates: Tensor, f: Tensor) -> Comparison:

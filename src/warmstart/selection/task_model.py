@@ -84,11 +84,9 @@ def estimate(
     if cfg.linear:
         device = transfer.pool.y.device
         share = shares(transfer, members.to(device), cfg.training.balance)
-        phi = linearise.base_model(transfer, cfg.training, places[0])
-        line = linearise.linearise(transfer, phi, cfg.training, cfg.linearise, places[0])
-        each = linearise.estimate(transfer, line, share, measure, cfg.linearise).cpu()[None]
+        each = linearise.estimates(transfer, share, measure, cfg.training, cfg.linearise, places[0]).cpu()
         real = find(members[-SAMPLE:], places[0])
-        comparison = linearise.compare(each[0, -SAMPLE:], real.double())
+        comparison = linearise.compare(each.mean(0)[-SAMPLE:], real.double())
     else:
         each, comparison = torch.stack([find(members, place) for place in places]), None
     f = each.mean(0)

@@ -16,12 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from torch import Tensor
-
 from warmstart.core import check_names
 from warmstart.engine.device import choose_device
 from warmstart.engine.files import read_json, write_json
 from warmstart.engine.loop import Report, silent
+from warmstart.metrics.ranking import spearman
 from warmstart.report import Column, Results, Row, make_results, make_row, table
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
@@ -35,7 +34,8 @@ from warmstart.tasks.data_folder import given
 from warmstart.tasks.transfer import Transfer, read_transfer
 
 TARGETS, LEFT_OUT, TOP = ("HI", "KS", "LA", "NJ", "NV", "SC"), "CA", 10
-OURS, LINEAR, CEILING = "task_model", "task_model, linearised", "another initialisation"
+OURS, LINEAR = "task_model", "task_model, linearised"  # surrogates of trainings and of estimates
+ESTIMATE, CEILING = "linearised estimates", "another initialisation"  # no surrogates
 METHODS = (OURS, LINEAR)
 RANK, ERROR, OVERLAP = "Spearman", "error relative to the variance of f", "of the ten best found"
 SHARE, COST, NEEDED = "Spearman relative to the ceiling", "cost relative to training", "subsets needed per source"
@@ -115,13 +115,16 @@ def judge(transfer: Transfer, cfg: task_model.Config, size: int, counts: Sequenc
     last, found = counts[-1], Found()
     began = time.perf_counter()
     known = task_model.estimate(transfer, replace(cfg, size=size, subsets=last), cross_entropy, seed)
-    trained = (time.perf_counter() - began) / cfg.starts  # an estimate needs no second initialisation
+    trained = time.perf_counter() - began
     began = time.perf_counter()
-    guessed = linearised(transfer, cfg, known.indicators, seed)
-    found[f"{LINEAR}; {COST}; {size}; {last}"] = (time.perf_counter() - began) / trained
+    share = shares(transfer, known.indicators.to(transfer.pool.y.device), cfg.training.balance)
+    each = linearise.estimates(transfer, share, cross_entropy, cfg.training, cfg.linearise, 1000 * seed)
+    guessed = each.mean(0).cpu()
+    found[f"{ESTIMATE}; {COST}; {size}; {last}"] = (time.perf_counter() - began) / trained
     ceiling = ranked(known.ceiling)
     found[f"{CEILING}; {RANK}; {size}; {last}"] = ceiling
     members, held = known.indicators, slice(last, None)
+    found[f"{ESTIMATE}; {RANK}; {size}; {last}"] = ranked(spearman(guessed[held], known.f[held]))
     once = replace(cfg.surrogate, draws=2)
     for name, f in ((OURS, known.f), (LINEAR, guessed)):
         best: set[int] = set()
@@ -138,11 +141,12 @@ def judge(transfer: Transfer, cfg: task_model.Config, size: int, counts: Sequenc
                 (OVERLAP, float(len(ten & best))),
             ):
                 found[f"{name}; {metric}; {size}; {count}"] = value
-        if ceiling > 0:
-            found[f"{name}; {SHARE}; {size}; {last}"] = found[f"{name}; {RANK}; {size}; {last}"] / ceiling
         if len(counts) > 1 and name == OURS:
             enough = min(count for count in counts if error[count] <= NEAR * error[last])
             found[f"{name}; {NEEDED}; {size}; {last}"] = enough / transfer.sources
+    for name in (OURS, LINEAR, ESTIMATE):
+        if ceiling > 0:
+            found[f"{name}; {SHARE}; {size}; {last}"] = found[f"{name}; {RANK}; {size}; {last}"] / ceiling
     return found
 
 
@@ -151,20 +155,12 @@ def ranked(correlation: float) -> float:
     return 0.0 if math.isnan(correlation) else correlation
 
 
-def linearised(transfer: Transfer, cfg: task_model.Config, members: Tensor, seed: int) -> Tensor:
-    """f of all subsets from one base model."""
-    share = shares(transfer, members.to(transfer.pool.y.device), cfg.training.balance)
-    base = linearise.base_model(transfer, cfg.training, 1000 * seed)
-    line = linearise.linearise(transfer, base, cfg.training, cfg.linearise, 1000 * seed)
-    return linearise.estimate(transfer, line, share, cross_entropy, cfg.linearise).cpu()
-
-
 def rows_of(found: Mapping[str, Mapping[int, Found]], names: Sequence[str], chosen: Preset) -> list[Row]:
     """Of every state, and of subsets of the usual size their mean."""
     rows = []
     for key in dict.fromkeys(key for by_seed in found.values() for part in by_seed.values() for key in part):
         method, metric, size, count = key.split("; ")
-        if method not in (*names, CEILING):
+        if method not in (*names, ESTIMATE, CEILING):
             continue
         setting = {"size": int(size), "n": int(count)}
         peer = PUBLISHED.get((metric, int(count)), "") if int(size) == chosen.size else ""
@@ -183,7 +179,7 @@ def sections(results: Results, chosen: Preset) -> list[Section]:
     usual: dict[str, Scalar] = {"target": MEAN, "size": size}
     for metric, better in ((RANK, "higher"), (ERROR, "lower"), (OVERLAP, "")):
         rows = [row for row in results.rows if row.metric == metric and usual.items() <= row.setting.items()]
-        names = list(dict.fromkeys(row.method for row in rows if row.method != CEILING))
+        names = [name for name in METHODS if any(row.method == name for row in rows)]
         columns = [Column(f"n = {count}", metric, {**usual, "n": count}, 2, better) for count in chosen.counts]
         picture = error_curves(
             curves([row for row in rows if row.method in names], metric, "n"), x_label="subsets", y_label=metric
@@ -191,26 +187,28 @@ def sections(results: Results, chosen: Preset) -> list[Section]:
         caption = f"Subsets of {size} sources, mean of the states"
         found.append(Section(metric, table=table(results, names, columns, caption=caption), svg=picture))
     columns = [Column(m, m, {**usual, "n": last}, 2) for m in (RANK, SHARE, COST, NEEDED)]
-    found.append(Section("With all subsets", table=table(results, [CEILING, OURS, LINEAR], columns)))
+    found.append(Section("With all subsets", table=table(results, [CEILING, OURS, LINEAR, ESTIMATE], columns)))
     columns = [Column(state, RANK, {"target": state, "size": size, "n": last}, 2) for state in chosen.targets]
-    found.append(Section("By state", table=table(results, [CEILING, OURS, LINEAR], columns, caption=RANK)))
+    found.append(Section("By state", table=table(results, [CEILING, OURS, LINEAR, ESTIMATE], columns, caption=RANK)))
     others = {size: last, **chosen.sizes}
     first = chosen.targets[0]
     columns = [
         Column(f"|S| = {s}, n = {others[s]}", RANK, {"target": first, "size": s, "n": others[s]}, 2)
         for s in sorted(others)
     ]
-    found.append(Section("By size of subsets", table=table(results, [CEILING, OURS, LINEAR], columns, caption=first)))
+    found.append(
+        Section("By size of subsets", table=table(results, [CEILING, OURS, LINEAR, ESTIMATE], columns, caption=first))
+    )
     return found
 
 
 def verdict(rows: Sequence[Row], last: int) -> str:
     all_in = {"target": MEAN, "n": last}.items()
     at = {(row.method, row.metric): row.mean for row in rows if all_in <= row.setting.items()}
-    said = [f"{name} {at[name, RANK]:.2f}" for name in (CEILING, OURS, LINEAR) if (name, RANK) in at]
+    said = [f"{name} {at[name, RANK]:.2f}" for name in (CEILING, OURS, LINEAR, ESTIMATE) if (name, RANK) in at]
     text = f"Spearman on held-out subsets, mean of the states: {', '.join(said)}"
     if (OURS, NEEDED) in at:
         text += f"; {at[OURS, NEEDED]:.1f} subsets per source are enough (paper 8)"
-    if (LINEAR, COST) in at:
-        text += f"; linearised estimates cost {at[LINEAR, COST]:.3f} of training"
+    if (ESTIMATE, COST) in at:
+        text += f"; estimates cost {at[ESTIMATE, COST]:.3f} of training"
     return f"{text}."
