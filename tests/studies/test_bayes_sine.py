@@ -102,18 +102,20 @@ def test_the_study_tunes_trains_and_pairs(monkeypatch, tmp_path):
     )
     assert pair.mean == pytest.approx(ours.mean - theirs.mean, abs=1e-5) and pair.seeds == (0, 1)
     assert bayes_sine.run(seeds=(0, 1), device="cpu", folder=tmp_path).results.rows == rows
-    with pytest.raises(InputError, match="methods among"):
-        bayes_sine.run(only=["nobody"])
+    for name in ("nobody", "challenging"):  # which this preset has not
+        with pytest.raises(InputError, match="methods or families among"):
+            bayes_sine.run(only=[name])
 
 
 def test_the_finalist_that_lasts_is_kept(monkeypatch, tasks):
-    """Of three trials the second predicts the truth once trained in full, and the first has diverged."""
-    size = bayes_sine.PRESETS["quick"]._replace(finalists=3)
-    said = {1: lambda task, steps: Prediction(task.query.y), 2: lambda task, steps: Prediction(task.query.y + 1)}
-    monkeypatch.setattr(bayes_sine, "trained", lambda *args: said.get(args[4][1]))
-    trials = [Trial(None, value) for value in (0.1, 0.2, 0.3)]
+    """Of four trials the third predicts the truth once trained in full; the others diverged, explode or are off."""
+    size = bayes_sine.PRESETS["quick"]._replace(finalists=4)
+    away = {"explodes": torch.nan, "lasts": 0.0, "is off": 1.0}
+    said = {name: lambda task, steps, by=by: Prediction(task.query.y + by) for name, by in away.items()}
+    monkeypatch.setattr(bayes_sine, "trained", lambda *args: said.get(args[1]))
+    trials = [Trial(name, 0.1) for name in ("explodes", "diverged", "lasts", "is off")]
     chosen = partial(bayes_sine.final, "maml", trials, "challenging")
-    assert chosen(size, 5, tasks[0], lambda label: silent, None) == 1
+    assert chosen(size, 5, tasks[0], lambda label: silent, None) == 2
     assert chosen(size._replace(finalists=1), 5, tasks[0], lambda label: silent, None) == 0
 
 

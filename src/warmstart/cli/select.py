@@ -34,7 +34,7 @@ def select(
     drop: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns to leave out.")] = None,
     size: Annotated[int, typer.Option(metavar="N", min=1, help="Sources in a subset.")] = 5,
     subsets: Annotated[int, typer.Option(metavar="N", min=2, help="Subsets that are trained.")] = 200,
-    linear: Annotated[bool, typer.Option("--linear", help="Estimate the subsets from one model instead.")] = False,
+    linear: Annotated[bool, typer.Option("--linear", help="Estimate the subsets from a few models instead.")] = False,
     steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps of a subset's training.")] = 300,
     final_steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps of a final training.")] = 1500,
     trials: Annotated[int, typer.Option(metavar="N", min=1, help="Settings tried of each method.")] = 5,

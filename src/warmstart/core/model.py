@@ -149,6 +149,8 @@ def task_log_likelihood(
 
     `noise` is the standard deviation of a squared likelihood's rows; the others have none.
     """
+    if not isinstance(noise, Tensor) and not noise > 0:
+        raise InputError("a noise above 0", f"{noise}", "raise it")
 
     def total(params: Params, batch: Batch) -> Tensor:
         rows = -likelihood.loss(model.apply(params, batch.x), batch.y)

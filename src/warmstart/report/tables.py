@@ -176,8 +176,8 @@ def _cell(row: Row | None, column: Column, best: bool) -> Cell:
         return Cell(NOT_FINITE)
     half = (high - low) / 2 if math.isfinite(low) else 0.0
     size = max(abs(mean), half)
-    least = min(1 - math.floor(math.log10(size)), 9) if size else 0  # what is small keeps two digits
-    digits = max(column.digits, least)
+    least = 1 - math.floor(math.log10(size)) if size else 0  # what is small keeps two digits
+    digits = max(column.digits, least if least < 9 else 0)
     return Cell(f"{mean:.{digits}f}", f"{half:.{digits}f}" if math.isfinite(low) else "", best)
 
 

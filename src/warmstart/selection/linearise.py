@@ -101,7 +101,7 @@ def estimates(
     transfer: Transfer, share: Tensor, measure: Measure, training: Training, cfg: Config = Config(), seed: int = 0
 ) -> Tensor:
     """f_t of mixtures [m, k + 1], by every base model: [bases, m]."""
-    mean, found = share.mean(0, keepdim=True), []
+    mean, found = (share / share.sum(1, keepdim=True)).mean(0, keepdim=True), []
     for start in range(seed, seed + cfg.bases):
         phi: Params = take(train_models(transfer, mean, training, start), 0)
         found.append(estimate(transfer, linearise(transfer, phi, training, cfg, start), share, measure, cfg))

@@ -47,7 +47,9 @@ class Estimate(NamedTuple):
 
     surrogate: surrogate.Surrogate
     quality: surrogate.Quality
-    ceiling: float  # Spearman of f between two initialisations, on the held-out subsets; nan with one
+    ceiling: (
+        float  # Spearman of f between two initialisations, on the held-out subsets; nan with one, or without training
+    )
     comparison: linearise.Comparison | None  # of linearised estimates with real trainings
     f: Tensor  # [n + held out]
     indicators: Tensor
@@ -84,7 +86,7 @@ def estimate(
     if cfg.linear:
         device = transfer.pool.y.device
         share = shares(transfer, members.to(device), cfg.training.balance)
-        each = linearise.estimates(transfer, share, measure, cfg.training, cfg.linearise, places[0]).cpu()
+        each = linearise.estimates(transfer, share, measure, cfg.training, cfg.linearise, places[0] + 500).cpu()
         real = find(members[-SAMPLE:], places[0])
         comparison = linearise.compare(each.mean(0)[-SAMPLE:], real.double())
     else:
@@ -93,7 +95,7 @@ def estimate(
     model = surrogate.fit(members[: cfg.subsets], f[: cfg.subsets], cfg.surrogate, seed)
     quality = surrogate.judge(model, members[cfg.subsets :], f[cfg.subsets :])
     held = each[:, cfg.subsets :]
-    ceiling = spearman(held[0], held[1]) if len(held) > 1 else float("nan")
+    ceiling = spearman(held[0], held[1]) if comparison is None and len(held) > 1 else float("nan")
     return Estimate(model, quality, ceiling, comparison, f, members)
 
 

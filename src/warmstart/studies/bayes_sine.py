@@ -23,6 +23,7 @@ from torch import Tensor
 from warmstart.core import Learner, Prediction, Task, check_names
 from warmstart.core.trees import tree_map
 from warmstart.engine.device import choose_device
+from warmstart.engine.jobs import config_hash
 from warmstart.engine.loop import Diverged, Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
@@ -78,7 +79,7 @@ def run(
 ) -> Outcome:
     """With a folder, a run that was interrupted goes on where it stopped."""
     size, where = PRESETS[preset], choose_device(device)
-    check_names(only, {**ENTRIES, **FAMILIES})
+    check_names(only, (*ENTRIES, *size.families), "methods or families")
     bar = progress or (lambda label: silent)
     rows: list[Row] = []
     families = [label for label in size.families if label in only] or list(size.families)
@@ -93,7 +94,7 @@ def run(
             rows += trial_rows(name, label, trials, kept)
             for seed in seeds:
                 report = bar(f"{name}, {label}, seed {seed}")
-                predict = trained(name, trials[kept].config, label, size, (seed, kept), drawn[0], report, folder)
+                predict = trained(name, trials[kept].config, label, size, seed, drawn[0], report, folder)
                 found.setdefault(name, {})[seed] = judge(predict, *drawn)
         chosen, predict = tuned_smoother(size.trials, drawn[0])
         rows += trial_rows(GP, label, chosen)
@@ -139,8 +140,9 @@ def final(
 
     def value(place: int) -> float:
         report = bar(f"{name}, {label}, finalist {place}")
-        predict = trained(name, trials[place].config, label, size, (seed, place), validation, report, folder)
-        return math.inf if predict is None else error(predict, validation)
+        predict = trained(name, trials[place].config, label, size, seed, validation, report, folder)
+        found = math.inf if predict is None else error(predict, validation)
+        return found if math.isfinite(found) else math.inf
 
     places = range(min(size.finalists, len(trials)))
     return min(places, key=value) if len(places) > 1 else 0
@@ -151,17 +153,16 @@ def trained(
     config: Any,
     label: str,
     size: Preset,
-    which: tuple[int, int],
+    seed: int,
     validation: Task,
     bar: Report,
     folder: Path | None,
 ) -> Predictor | None:
-    """In full; `which` is the seed and the trial's place. None when it diverged before it was looked at, which is a
-    result."""
+    """In full; None when it diverged before it was looked at, which is a result."""
     entry, training = ENTRIES[name], Training(FAMILIES[label], SHOT, size.iterations, size.tasks)
     some, device = tree_map(lambda leaf: leaf[:LOOKED], validation), validation.query.y.device
-    seed, place = which
-    kept = None if folder is None else folder / f"{size.iterations}-{name}-{label}-{seed}-{place}"
+    made = config_hash(asdict(config))
+    kept = None if folder is None else folder / f"{size.iterations}-{name}-{label}-{seed}-{made}"
     try:
         fitted = fit(
             entry.build, config, training, seed, device, bar, kept, entry.fast, validate=partial(far, name, some)
@@ -320,5 +321,5 @@ def verdict(results: Results) -> str:
     best = min(learners, key=lambda name: learners[name])
     return (
         f"From {SHOT} points of an unseen sine of the {label} family and {STEPS[-1]} steps, {best} reaches an MSE of "
-        f"{learners[best]:.3f}; a Gaussian process on the points alone {at[GP]:.3f}."
+        f"{learners[best]:.3g}; a Gaussian process on the points alone {at[GP]:.3g}."
     )

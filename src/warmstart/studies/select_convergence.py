@@ -1,9 +1,9 @@
 """How many subsets until a surrogate stops getting better, of which size, and can their training be spared?
 
 Figures 3 to 5 of the paper on census states: error and rank correlation on held-out subsets by the number of subsets n,
-beside the ceiling, the correlation of f with itself from other initialisations; the same for subsets of 2, 5, 10 and 20
-sources at one budget, on the first state; how many of the ten best sources fewer subsets find too; and surrogates of
-linearised estimates, judged by real trainings, with what they cost.
+beside the ceiling, what trainings of the same subsets from other initialisations say; the same for subsets of 2, 5, 10
+and 20 sources at one budget, on the first state; how many of the ten best sources fewer subsets find too; and surrogates
+of linearised estimates, judged by real trainings, with what they cost.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import NamedTuple
 
 from warmstart.core import check_names
 from warmstart.engine.device import choose_device
 from warmstart.engine.files import read_json, write_json
+from warmstart.engine.jobs import config_hash
 from warmstart.engine.loop import Report, silent
 from warmstart.metrics.ranking import spearman
 from warmstart.report import Column, Results, Row, make_results, make_row, table
@@ -35,10 +36,11 @@ from warmstart.tasks.transfer import Transfer, read_transfer
 
 TARGETS, LEFT_OUT, TOP = ("HI", "KS", "LA", "NJ", "NV", "SC"), "CA", 10
 OURS, LINEAR = "task_model", "task_model, linearised"  # surrogates of trainings and of estimates
-ESTIMATE, CEILING = "linearised estimates", "another initialisation"  # no surrogates
+ESTIMATE, CEILING = "linearised estimates", "trainings from other initialisations"  # no surrogates
 METHODS = (OURS, LINEAR)
 RANK, ERROR, OVERLAP = "Spearman", "error relative to the variance of f", "of the ten best found"
 SHARE, COST, NEEDED = "Spearman relative to the ceiling", "cost relative to training", "subsets needed per source"
+BASES, FRESH = 500, 900  # seeds of base models and of the trainings that judge, beside those of f
 NEAR = 1.1  # times the error of all subsets, where more of them are no longer needed
 PUBLISHED = {(OVERLAP, 100): "paper 7", (OVERLAP, 200): "paper 9"}
 Found = dict[str, float]  # "method; metric; size; n" -> value
@@ -73,7 +75,7 @@ def run(
 ) -> Outcome:
     """With a folder, a run that was interrupted goes on where it stopped. `only` names methods and states."""
     chosen, place = PRESETS[preset], choose_device(device)
-    check_names(only, (*METHODS, *chosen.targets))
+    check_names(only, (*METHODS, *chosen.targets), "methods or states")
     data = given(data, "ACSIncome")
     targets = [target for target in chosen.targets if target in only] or list(chosen.targets)
     names = [name for name in METHODS if name in only] or list(METHODS)
@@ -89,7 +91,8 @@ def run(
                 plans |= {size: (count,) for size, count in chosen.sizes.items()}
             parts: Found = {}
             for done, (size, counts) in enumerate(plans.items()):
-                kept = None if folder is None else folder / f"{preset}-{target}-{seed}-{size}.json"
+                made = config_hash([asdict(chosen.cfg), list(counts), chosen.most])
+                kept = None if folder is None else folder / f"{target}-{seed}-{size}-{made}.json"
                 parts |= remembered(kept, transfer, chosen, size, counts, seed)
                 report(done + 1, len(plans), f"subsets of {size}")
             found[target][seed] = parts
@@ -111,36 +114,39 @@ def remembered(
 
 
 def judge(transfer: Transfer, cfg: task_model.Config, size: int, counts: Sequence[int], seed: int) -> Found:
-    """Surrogates of the first so many subsets, by trainings and by linearised estimates, on held-out trainings."""
-    last, found = counts[-1], Found()
+    """Surrogates of the first so many subsets, by trainings and by linearised estimates, on held-out subsets.
+
+    Ranks are judged by trainings from an initialisation that none of them has seen; what the trainings of the very
+    same subsets from other ones say of these is the ceiling.
+    """
+    last, found, once = counts[-1], Found(), replace(cfg.surrogate, draws=2)
+    own = replace(cfg, size=size, subsets=last, surrogate=once)
     began = time.perf_counter()
-    known = task_model.estimate(transfer, replace(cfg, size=size, subsets=last), cross_entropy, seed)
+    known = task_model.estimate(transfer, own, cross_entropy, seed)
     trained = time.perf_counter() - began
     began = time.perf_counter()
     share = shares(transfer, known.indicators.to(transfer.pool.y.device), cfg.training.balance)
-    each = linearise.estimates(transfer, share, cross_entropy, cfg.training, cfg.linearise, 1000 * seed)
+    each = linearise.estimates(transfer, share, cross_entropy, cfg.training, cfg.linearise, 1000 * seed + BASES)
     guessed = each.mean(0).cpu()
     found[f"{ESTIMATE}; {COST}; {size}; {last}"] = (time.perf_counter() - began) / trained
-    ceiling = ranked(known.ceiling)
+    members, f = known.indicators[last:], known.f[last:]
+    fresh = task_model.evaluator(transfer, cross_entropy, own)(members, 1000 * seed + FRESH)
+    ceiling = ranked(spearman(f, fresh))
     found[f"{CEILING}; {RANK}; {size}; {last}"] = ceiling
-    members, held = known.indicators, slice(last, None)
-    found[f"{ESTIMATE}; {RANK}; {size}; {last}"] = ranked(spearman(guessed[held], known.f[held]))
-    once = replace(cfg.surrogate, draws=2)
-    for name, f in ((OURS, known.f), (LINEAR, guessed)):
-        best: set[int] = set()
+    found[f"{ESTIMATE}; {RANK}; {size}; {last}"] = ranked(spearman(guessed[last:], fresh))
+    best = set(known.surrogate.theta.argsort()[:TOP].tolist())
+    for name, values in ((OURS, known.f), (LINEAR, guessed)):
         error: dict[int, float] = {}
-        for count in reversed(counts):
-            model = surrogate.fit(members[:count], f[:count], once, seed)
-            ten = set(model.theta.argsort()[:TOP].tolist())
-            best = best or ten
-            quality = surrogate.judge(model, members[held], known.f[held])
-            error[count] = quality.error / quality.variance
-            for metric, value in (
-                (RANK, ranked(quality.spearman)),
-                (ERROR, error[count]),
-                (OVERLAP, float(len(ten & best))),
-            ):
-                found[f"{name}; {metric}; {size}; {count}"] = value
+        for count in counts:
+            model = surrogate.fit(known.indicators[:count], values[:count], once, seed)
+            quality = surrogate.judge(model, members, f)
+            error[count] = quality.error / max(quality.variance, 1e-12)
+            place = f"{size}; {count}"
+            found[f"{name}; {RANK}; {place}"] = ranked(spearman(model.predict(members.double()), fresh))
+            found[f"{name}; {ERROR}; {place}"] = error[count]
+            if name == LINEAR or count < last:  # all trainings find their own best
+                ten = set(model.theta.argsort()[:TOP].tolist())
+                found[f"{name}; {OVERLAP}; {place}"] = float(len(ten & best))
         if len(counts) > 1 and name == OURS:
             enough = min(count for count in counts if error[count] <= NEAR * error[last])
             found[f"{name}; {NEEDED}; {size}; {last}"] = enough / transfer.sources
@@ -163,7 +169,7 @@ def rows_of(found: Mapping[str, Mapping[int, Found]], names: Sequence[str], chos
         if method not in (*names, ESTIMATE, CEILING):
             continue
         setting = {"size": int(size), "n": int(count)}
-        peer = PUBLISHED.get((metric, int(count)), "") if int(size) == chosen.size else ""
+        peer = PUBLISHED.get((metric, int(count)), "") if method == OURS and int(size) == chosen.size else ""
         each = {t: {s: part[key] for s, part in by_seed.items() if key in part} for t, by_seed in found.items()}
         each = {target: values for target, values in each.items() if values}
         rows += [make_row(method, {"target": t, **setting}, metric, values, peer=peer) for t, values in each.items()]
