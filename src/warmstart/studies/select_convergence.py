@@ -2,8 +2,8 @@
 
 Figures 3 to 5 of the paper on census states: error and rank correlation on held-out subsets by the number of subsets n,
 beside the ceiling, what trainings of the same subsets from other initialisations say; the same for subsets of 2, 5, 10
-and 20 sources at one budget, on the first state; how many of the ten best sources fewer subsets find too; and surrogates
-of linearised estimates, judged by real trainings, with what they cost.
+and 20 sources at one budget, on the first state; how many of the ten best sources fewer subsets find too; and
+surrogates of linearised estimates, judged by real trainings, with what they cost.
 """
 
 from __future__ import annotations
