@@ -41,7 +41,7 @@ def fuse(
     does not allow it. `precision` is that of matrix products: `ieee`, or `tf32x3`, which is close to it. Without
     `warps` those of `WARPS` are tried and the fastest kept.
     """
-    if not any(batched) or not _runs_on(example[0].device):
+    if not any(batched) or not runs_on(example[0].device):
         return None
     try:
         text = _Writer(graph.graph, batched, precision).text()
@@ -85,13 +85,15 @@ def fuse(
     return min(fitting, key=lambda run: _milliseconds(run, alone))
 
 
-def _runs_on(device: torch.device) -> bool:
-    """Whether Triton is there and can run on this device; on a CPU only its interpreter does."""
+def runs_on(device: torch.device) -> bool:
+    """Whether Triton is there, which this loads, and can run on this device; on a CPU only its interpreter does."""
     try:
         triton = importlib.import_module("triton")
     except ImportError:
         return False
-    return device.type == "cuda" or _interpreted(triton)
+    if device.type != "cuda":
+        return _interpreted(triton)
+    return int(triton.runtime.driver.active.get_current_device()) >= 0
 
 
 def _interpreted(triton: Any) -> bool:

@@ -6,6 +6,7 @@ What `engine.fused` cannot write as a kernel (large networks, some operations) r
 from __future__ import annotations
 
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor
 from torch.func import vjp
 
 from warmstart.core.trees import Tree, flatten, unflatten
-from warmstart.engine.fused import Fused, fuse
+from warmstart.engine.fused import Fused, fuse, runs_on
 from warmstart.engine.recording import cut
 from warmstart.engine.stage import COMPILED, Pullback, Stage, record
 
@@ -69,16 +70,21 @@ def _differentiate(fn: Callable[..., Any]) -> Pullback:
         return found[0], found[1](cotangent)
 
     def prepare(inputs: list[Tensor], common: int, structure: Any) -> Any:
+        if not runs_on(inputs[0].device):
+            return None
         one, batched = _one(inputs, common)
         results, out = flatten(fn(*unflatten(one, structure)))
         graph, example, _ = record(joint, one + results, (tuple, None, (structure, out)))
         halves = cut(graph, len(one), len(results))
         with torch.no_grad():
             saved = list(halves.forward(*example[: len(one)]))[len(results) :]
-        forward = fuse(halves.forward, example[: len(one)], batched)
         given = [one[i] for i in halves.kept] + saved + example[len(one) :]
         differ = [batched[i] for i in halves.kept] + [True] * (len(saved) + len(results))
-        backward = None if forward is None else fuse(halves.backward, given, differ)
+        forward, backward = _side_by_side(
+            inputs[0].device,
+            lambda: fuse(halves.forward, example[: len(one)], batched),
+            lambda: fuse(halves.backward, given, differ),
+        )
         if forward is None or backward is None:
             return None
         args = unflatten(one, structure)
@@ -107,6 +113,20 @@ def _differentiate(fn: Callable[..., Any]) -> Pullback:
         return result
 
     return Pullback(forward, backward)
+
+
+def _side_by_side(device: torch.device, *makers: Callable[[], Fused | None]) -> list[Fused | None]:
+    """What they make, at once on a GPU, since compiling mostly happens outside of Python."""
+    if device.type != "cuda":
+        return [make() for make in makers]
+    stream = torch.cuda.current_stream(device)
+
+    def make_there(make: Callable[[], Fused | None]) -> Fused | None:
+        with torch.cuda.stream(stream):
+            return make()
+
+    with ThreadPoolExecutor(len(makers)) as pool:
+        return list(pool.map(make_there, makers))
 
 
 FUSED = Stage(COMPILED.run, _stack, _differentiate)
