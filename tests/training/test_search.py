@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from warmstart.core import InputError
+from warmstart.engine.loop import Diverged
 from warmstart.training.search import draw_configs, search
 
 
@@ -46,6 +47,21 @@ def test_the_best_comes_first_and_failures_last():
     kept = [trial.value for trial in found[:9]]
     assert kept == sorted(kept) and all(value(trial.config) == trial.value for trial in found[:9])
     assert all(trial.value == math.inf and trial.config.lr in FAILED for trial in found[9:])
+
+
+def test_a_trial_that_diverges_has_failed_and_is_not_run_again(tmp_path):
+    ran = []
+
+    def run(config):
+        ran.append(config)
+        if config != Config():
+            raise Diverged("nan before step 3", "lower the learning rates", None)
+        return 0.5
+
+    for _ in range(2):
+        found = search(run, Config(), SPACE, 3, store=tmp_path / "trials.json")
+        assert (found[0].config, [trial.value for trial in found]) == (Config(), [0.5, math.inf, math.inf])
+        assert len(ran) == 3
 
 
 def test_a_search_resumes_from_its_store_without_running_again(tmp_path):

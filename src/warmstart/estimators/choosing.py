@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
-from warmstart.engine.loop import LOG, Diverged, Report, silent
+from warmstart.engine.loop import LOG, Report, silent
 from warmstart.estimators.methods import configure
 from warmstart.training.search import Trial, search
 
@@ -68,10 +68,7 @@ def tune(
         def report(done: int, of: int, words: str) -> None:
             progress(number * of + done, trials * of, f"trial {number + 1}, {words}")
 
-        try:
-            return float(run(name, cfg, None if folder is None else folder / run_id(name, cfg), report).value)
-        except Diverged:
-            return float("inf")
+        return float(run(name, cfg, None if folder is None else folder / run_id(name, cfg), report).value)
 
     store = None if folder is None else folder / f"trials-{name}.json"
     return search(value, method.config, method.space, trials, seed, store)

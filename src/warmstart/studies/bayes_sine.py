@@ -113,11 +113,8 @@ def tune(
     entry, training = ENTRIES[name], Training(FAMILIES[label], SHOT, size.tuning, size.tasks)
 
     def value(config: Any) -> float:
-        try:
-            # recorded, not compiled: compiling takes longer than a trial
-            learner, state = fit(entry.build, config, training, 0, device, fast=entry.fast, stage=TRACED)
-        except Diverged:
-            return float("inf")
+        # recorded, not compiled: compiling takes longer than a trial
+        learner, state = fit(entry.build, config, training, 0, device, fast=entry.fast, stage=TRACED)
         return far(name, validation, learner, state)
 
     if size.trials == 1 or not entry.space:

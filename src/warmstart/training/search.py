@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from warmstart.core import InputError
 from warmstart.engine.files import read_json, write_json
-from warmstart.engine.loop import Report, silent
+from warmstart.engine.loop import Diverged, Report, silent
 
 C = TypeVar("C")
 
@@ -49,7 +49,8 @@ def search(
     store: Path | None = None,
     progress: Report = silent,
 ) -> list[Trial]:
-    """All trials, best first. `run` trains with a configuration and gives its validation value.
+    """All trials, best first. `run` trains with a configuration and gives its validation value; one that diverges
+    has failed.
 
     With a store, finished trials are read back instead of run again.
     """
@@ -60,7 +61,10 @@ def search(
     for i, config in enumerate(draw_configs(default, space, trials, seed)):
         key = json.dumps(dataclasses.asdict(config), sort_keys=True)  # type: ignore[call-overload]
         if key not in done:
-            value = run(config)
+            try:
+                value = run(config)
+            except Diverged:
+                value = math.inf
             done[key] = value if math.isfinite(value) else None  # JSON knows no infinity
             if store is not None:
                 write_json(store, done)
