@@ -8,7 +8,6 @@ inner states themselves are what is left to keep. The noise of an update is draw
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from warmstart.engine.stage import TRACED
 from warmstart.learners import abml, gem, maml
 from warmstart.models.likelihoods import squared
 from warmstart.models.mlp import MLP, seeded
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.page import Section
 from warmstart.tasks import sine
 
@@ -87,7 +86,7 @@ def run(device: str = "auto", progress: Callable[[str], Report] | None = None, o
                 against = setting | {"against": STEPS[first]}
                 found.append(make_row(name, against, GROWTH, {0: peaks[-1] / peaks[first]}, "x"))
             report(i + 1, len(ways), name)
-    return make_results("memory", "full", describe(where), " ".join(["warmstart", *sys.argv[1:]]), found)
+    return make_results("memory", "full", describe(where), called(), found)
 
 
 def sections(results: Results) -> list[Section]:

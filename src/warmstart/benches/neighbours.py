@@ -6,7 +6,6 @@ random, with a little noise, 32 queries at a time, 20 neighbours.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 
 import torch
@@ -18,7 +17,7 @@ from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.noise import generator
 from warmstart.maths.memory import EMPTY, SEARCHES, Memory, check_search, kernel_mean, nearest
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.page import Section
 
 SIZES = (1_000, 10_000, 100_000)
@@ -55,7 +54,7 @@ def run(
             rows += measure(
                 size, where, plan, bar(f"{size:,} entries"), [s for s in SEARCHES if s in (only or SEARCHES)]
             )
-    return make_results("neighbours", "full", describe(where), " ".join(["warmstart", *sys.argv[1:]]), rows)
+    return make_results("neighbours", "full", describe(where), called(), rows)
 
 
 def measure(size: int, device: torch.device, plan: Plan, progress: Report, searches: Sequence[str]) -> list[Row]:

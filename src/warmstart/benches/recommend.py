@@ -6,7 +6,6 @@ The learner is `preference_bayes` on simulated films; a user shows 20 ratings an
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -17,7 +16,7 @@ from warmstart.benches.timing import Contender, Plan, describe, interleave, one_
 from warmstart.core import check_names
 from warmstart.engine.loop import Report, silent
 from warmstart.estimators.preference_learner import PreferenceLearner
-from warmstart.report import Column, Results, make_results, make_row, table
+from warmstart.report import Column, Results, called, make_results, make_row, table
 from warmstart.report.page import Section
 from warmstart.tasks.films import simulate_films
 from warmstart.tasks.roles import Roles
@@ -62,7 +61,7 @@ def run(
     if len(each) == len(ways):
         ratios = {i: alone / together for i, (alone, together) in enumerate(zip(each[ONE], each[STACKED], strict=True))}
         rows.append(make_row(STACKED, setting, RATIO, ratios, "x"))
-    return make_results("recommend", "full", describe(cpu), " ".join(["warmstart", *sys.argv[1:]]), rows)
+    return make_results("recommend", "full", describe(cpu), called(), rows)
 
 
 def prepare(size: Size) -> tuple[PreferenceLearner, pd.DataFrame, pd.DataFrame]:

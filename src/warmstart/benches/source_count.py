@@ -7,7 +7,6 @@ processor time of one thread, since what others run at the time must not count.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -18,7 +17,7 @@ from warmstart.benches.timing import describe, one_thread, seconds
 from warmstart.core import check_names
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.page import Section
 from warmstart.selection import surrogate
 from warmstart.selection.subsets import indicators, sample_subsets
@@ -92,7 +91,7 @@ def run(
             first = {i: 1000 * turn[part] / counts[0] for i, turn in enumerate(found[counts[0]])}
             rows.append(make_row(part, {"sources": count}, EACH, each, unit="ms"))
             rows.append(make_row(part, {"sources": count}, GROWTH, {i: each[i] / first[i] for i in each}))
-    command = " ".join(["warmstart", *sys.argv[1:]])
+    command = called()
     return make_results("source_count", "full", describe(place), command, rows)
 
 

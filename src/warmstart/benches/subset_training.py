@@ -8,7 +8,6 @@ plain training loop with torch's own modules and optimiser.
 from __future__ import annotations
 
 import statistics
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +21,7 @@ from warmstart.core import check_names
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
 from warmstart.models.mlp import MLP, seeded
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.page import Section
 from warmstart.selection.subsets import indicators, sample_subsets
 from warmstart.selection.training import Config, shares, train_models
@@ -104,7 +103,7 @@ def run(
         if name != LOOP and LOOP in each:
             ratio = {i: a / b for i, (a, b) in enumerate(zip(each[LOOP], seconds, strict=True))}
             rows.append(make_row(name, setting, SPEED, ratio, peer=f"torch {torch.__version__}, {LOOP}"))
-    command = " ".join(["warmstart", *sys.argv[1:]])
+    command = called()
     return make_results("subset_training", "full", describe(place), command, rows)
 
 

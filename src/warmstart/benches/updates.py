@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import cycle
@@ -35,7 +34,7 @@ from warmstart.engine.loop import Report, silent
 from warmstart.engine.meta import Feed, meta_update
 from warmstart.engine.noise import generator, train_noise
 from warmstart.engine.stage import PLAIN, Stage
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.page import Section
 
 CPU = torch.device("cpu")
@@ -112,7 +111,7 @@ def compare(
     with one_thread():
         for workload in [one for one in workloads if one.name in only] or workloads:
             rows += measure(bench, workload, where, plan, bar(workload.name), chosen)
-    command = " ".join(["warmstart", *sys.argv[1:]])
+    command = called()
     return make_results(bench, "full", describe(where), command, rows)
 
 

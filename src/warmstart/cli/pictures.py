@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
@@ -274,6 +273,7 @@ def _write(
     import pandas as pd
 
     from warmstart.estimators.predictions import write_table
+    from warmstart.report import called
     from warmstart.report.contact_sheet import Thumbnail, contact_sheet
     from warmstart.report.page import Section, write_page
 
@@ -305,7 +305,7 @@ def _write(
             svg=contact_sheet(judged, "Query pictures with their likeliest class"),
         ),
     ]
-    how = {"Command": shlex.join(["warmstart", *sys.argv[1:]]), "Method": adapted.trained.name}
+    how = {"Command": called(), "Method": adapted.trained.name}
     verdict = (
         f"{len(files)} pictures judged among {len(names)} classes, each alone with the {len(support.pixels)} shown."
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,7 +27,7 @@ from warmstart.estimators.judging import held_out, reached, sizes_up_to
 from warmstart.estimators.meta_learner import MetaLearner, split_pools
 from warmstart.estimators.rivals import BASELINES, fit_baselines
 from warmstart.metrics.intervals import paired
-from warmstart.report import make_results
+from warmstart.report import called, make_results
 from warmstart.report.page import Outcome
 from warmstart.tasks.pool import Pool
 from warmstart.tasks.table import Source
@@ -70,7 +69,7 @@ def evaluate(
     found = judge(predictors, calibrations, task, grouping.of, trained.likelihood, sizes)
     metric = metric_of(trained.likelihood)
     rows_found = rows_of({model.seed: found}, metric, grouping.members)
-    results = make_results("evaluate", "full", str(device), " ".join(["warmstart", *sys.argv[1:]]), rows_found)
+    results = make_results("evaluate", "full", str(device), called(), rows_found)
     best = next(name for name in ranked(found.errors, at) if name in BASELINES)
     gain = paired(found.errors[trained.name][at], found.errors[best][at])
     verdict = (

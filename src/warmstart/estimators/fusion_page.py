@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 
 import torch
@@ -12,7 +11,7 @@ from warmstart.core.trees import take
 from warmstart.estimators.model_fusion import Generated, ModelFusion
 from warmstart.fusion.network import run_models
 from warmstart.maths import gp
-from warmstart.report import plain, versions
+from warmstart.report import called, plain, versions
 from warmstart.report.figures import Curve
 from warmstart.report.maps import Banded, bands, task_map
 from warmstart.report.page import Section, render_page
@@ -119,6 +118,6 @@ def _held_out_panels(model: ModelFusion, worst: list[int]) -> list[Banded]:
 
 def _how() -> Mapping[str, str]:
     return {
-        "Command": " ".join(["warmstart", *sys.argv[1:]]),
+        "Command": called(),
         "Versions": ", ".join(f"{name} {version}" for name, version in versions().items()),
     }

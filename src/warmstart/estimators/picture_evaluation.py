@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from warmstart.estimators.picture_learner import PictureLearner
 from warmstart.metrics.calibration import reliability
 from warmstart.metrics.errors import accuracy
 from warmstart.metrics.intervals import paired
-from warmstart.report import Column, Results, make_results, table
+from warmstart.report import Column, Results, called, make_results, table
 from warmstart.report.contact_sheet import Thumbnail, contact_sheet
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.figures import reliability as reliability_figure
@@ -34,7 +33,7 @@ def evaluate(
 ) -> Outcome:
     """The pictures given to fit: the model on its unseen classes against baselines trained on its other classes."""
     found = judge(model, pictures, BASELINES, True, tasks=tasks, trials=trials, folder=folder, progress=progress)
-    command, device = " ".join(["warmstart", *sys.argv[1:]]), str(choose_device(model.device))
+    command, device = called(), str(choose_device(model.device))
     results = make_results("evaluate", "full", device, command, rows_of(found, model.seed))
     return Outcome(results, sections(found, results), verdict(found))
 

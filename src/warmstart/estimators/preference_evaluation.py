@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -20,7 +19,7 @@ from warmstart.estimators.preference_rivals import BASELINES, fit_baselines
 from warmstart.metrics.errors import absolute_error
 from warmstart.metrics.intervals import coverage, paired, width
 from warmstart.metrics.ranking import ndcg
-from warmstart.report import Column, Row, make_results, make_row, table
+from warmstart.report import Column, Row, called, make_results, make_row, table
 from warmstart.report.page import Outcome, Section
 from warmstart.tasks.cold_start import SIZES, Users, first
 from warmstart.tasks.ratings import read_ratings, to_batch, to_stack
@@ -51,7 +50,7 @@ def evaluate(
         found.errors[name] = {size: mse(predict, first(data.test, size)) for size in SIZES}
     _judge_intervals(found, trained, predictors[trained.name], data.test)
     rows = rows_of({model.seed: found}, METRIC, {}) + _rows_with_all(predictors, data.test, model.seed)
-    results = make_results("evaluate", "full", "cpu", " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("evaluate", "full", "cpu", called(), rows)
     at = 5
     best = next(name for name in ranked(found.errors, at) if name in BASELINES)
     gain = paired(found.errors[trained.name][at], found.errors[best][at])

@@ -6,7 +6,6 @@ using all sources and over using none. When no set of sources is worth it, the v
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from typing import Any, NamedTuple
@@ -32,7 +31,7 @@ from warmstart.estimators.source_methods import (
     estimated,
 )
 from warmstart.metrics.intervals import z_score
-from warmstart.report import Column, Results, Row, make_results, make_row, plain, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, plain, table
 from warmstart.report.figures import ranking
 from warmstart.report.page import Outcome, Section
 from warmstart.selection import task_model
@@ -104,7 +103,7 @@ def report_on(
         rows.append(make_row(name, {"rows": "test"}, metric, {seed: float(measure(out[None].to(test.y.device), test))}))
         rows.append(make_row(name, {"rows": "validation"}, metric, {seed: chosen.fitted[name].value}))
     target = transfer.names[-1]
-    command = " ".join(["warmstart", *sys.argv[1:]])
+    command = called()
     results = make_results(f"select {target}", preset, device, command, rows)
     others = [name for name in (ALL, ALONE) if name in said and name != chosen.best]
     gains = {name: gain(measure, test, said[chosen.best], said[name]) for name in others}

@@ -1,6 +1,6 @@
 """Tables, figures and the HTML page of what was measured."""
 
-from warmstart.report.results import Results, load, make_results, merge, save, versions
+from warmstart.report.results import Results, called, load, make_results, merge, save, versions
 from warmstart.report.rows import Interval, Row, differences, make_row, mean_interval
 from warmstart.report.tables import Cell, Column, Line, Table, markdown, plain, save_csv, table
 
@@ -12,6 +12,7 @@ __all__ = [
     "Results",
     "Row",
     "Table",
+    "called",
     "differences",
     "load",
     "make_results",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import math
 import platform
+import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -37,6 +39,11 @@ def make_results(study: str, preset: str, device: str, command: str, rows: Seque
     """Results of a run that has just ended."""
     date = datetime.now(UTC).isoformat(timespec="seconds")
     return Results(study, preset, device, versions(), command, date, tuple(rows))
+
+
+def called() -> str:
+    """The command of this run."""
+    return shlex.join(["warmstart", *sys.argv[1:]])
 
 
 def versions() -> dict[str, str]:

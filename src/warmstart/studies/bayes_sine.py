@@ -10,7 +10,6 @@ Of every training the state is kept that was best on them.
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
@@ -31,7 +30,7 @@ from warmstart.engine.stage import TRACED
 from warmstart.estimators.judging import scale
 from warmstart.metrics.errors import average, gaussian_nll, squared_error
 from warmstart.metrics.intervals import conformal_quantile, coverage, gaussian, width
-from warmstart.report import Column, Results, Row, differences, make_results, make_row, plain, table
+from warmstart.report import Column, Results, Row, called, differences, make_results, make_row, plain, table
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.studies.bayes_sine_rows import ENTRIES, GP, ZERO, Smoother, smooth
@@ -102,7 +101,7 @@ def run(
             found[name] = dict.fromkeys(seeds, judge(said, *drawn))
         rows += [row for name, by_seed in found.items() for row in score_rows(name, label, by_seed)]
         rows += paired_rows(label, found)
-    results = make_results("bayes_sine", preset, str(where), " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("bayes_sine", preset, str(where), called(), rows)
     return Outcome(results, sections(results, families), verdict(results))
 
 

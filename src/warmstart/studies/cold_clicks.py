@@ -6,7 +6,6 @@ within a user, exact duplicates dropped. Every method has its paired differences
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -24,7 +23,7 @@ from warmstart.learners import click_bayes
 from warmstart.maths.trees import booster
 from warmstart.metrics.errors import log_loss
 from warmstart.metrics.ranking import auc, pooled_auc, weighted_entropy
-from warmstart.report import Column, Results, Row, differences, make_results, make_row, plain, table
+from warmstart.report import Column, Results, Row, called, differences, make_results, make_row, plain, table
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.report.svg import looks
@@ -95,7 +94,7 @@ def run(
             report = (progress or (lambda label: silent))(f"{name}, seed {seed}")
             judged[name][seed] = run_method(name, parts, chosen.trials, seed, place, report)
     rows = rows_of(judged)
-    results = make_results("cold_clicks", preset, "cpu", " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("cold_clicks", preset, "cpu", called(), rows)
     results = replace(results, versions=results.versions | {"boosted trees": booster()})
     return Outcome(results, sections(results, methods), verdict(rows, time.perf_counter() - began))
 

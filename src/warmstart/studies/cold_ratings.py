@@ -7,7 +7,6 @@ its paired differences to the shrunk item and user effects and to a boosted stac
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +29,7 @@ from warmstart.metrics.errors import absolute_error, squared_error
 from warmstart.metrics.intervals import coverage, gaussian
 from warmstart.metrics.minority import gap, is_major
 from warmstart.metrics.ranking import ndcg
-from warmstart.report import Column, Results, Row, differences, make_results, make_row, plain, table
+from warmstart.report import Column, Results, Row, called, differences, make_results, make_row, plain, table
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.report.svg import looks
@@ -178,7 +177,7 @@ def run(
         rows += cold_learners.rows(judged, facts, {"data": source, "support": ALL})
         drawn += cold_learners.sections(judged, facts, [name for name in ("bias",) if name in methods])
     used = where.type if any(ENTRIES[name].learns for name in methods if name in ENTRIES) else "cpu"
-    results = make_results("cold_ratings", preset, used, " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("cold_ratings", preset, used, called(), rows)
     results = replace(results, versions=results.versions | {"boosted trees": booster()})
     return Outcome(results, sections(results, methods, sources) + drawn, verdict(rows, time.perf_counter() - began))
 

@@ -7,7 +7,6 @@ one draw a step; its noise is drawn before the meta-step and not counted.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from warmstart.learners import abml, gem, imaml, maml, meta_sgd, reptile
 from warmstart.models.conv4 import Conv4, fastest_stage
 from warmstart.models.likelihoods import multiclass
 from warmstart.models.mlp import seeded
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.tasks.images import draw_episodes, make_images
@@ -89,7 +88,7 @@ def run(
             peaks[steps] = max(most.values())
             report(i + 1, len(chosen.steps), f"{steps} inner steps")
         rows.append(make_row(name, {}, GROWTH, {0: peaks[chosen.steps[-1]] / peaks[chosen.steps[0]]}, "x"))
-    results = make_results("cost", preset, str(where), " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("cost", preset, str(where), called(), rows)
     return Outcome(results, sections(results, chosen.steps), verdict(rows, chosen.steps))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -25,7 +24,7 @@ from warmstart.metrics.errors import accuracy, log_loss
 from warmstart.models.conv4 import Conv4, fastest_stage
 from warmstart.models.likelihoods import multiclass
 from warmstart.models.mlp import seeded
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.figures import reliability as reliability_figure
 from warmstart.report.page import Outcome, Section
 from warmstart.tasks.images import Images, sampler
@@ -149,7 +148,7 @@ def run_study(
             judged = diverged(test)
         found.setdefault((name, setting), {})[seed] = judged
     rows = [row for key, by_seed in found.items() for row in rows_of(*key, by_seed, published)]
-    results = make_results(study, preset, str(where), " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results(study, preset, str(where), called(), rows)
     return Outcome(results, sections(results, settings, found), verdict(rows, settings[0]))
 
 

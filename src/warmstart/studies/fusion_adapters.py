@@ -8,7 +8,6 @@ are against the noiseless ratings. All choices are made on the pool's own users,
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,7 +24,7 @@ from warmstart.engine.noise import generator
 from warmstart.estimators.model_fusion import ADAPTER_WAYS, ModelFusion, Way
 from warmstart.fusion.network import run_models
 from warmstart.fusion.zoo import encode_descriptor
-from warmstart.report import Column, Results, Row, differences, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, differences, make_results, make_row, table
 from warmstart.report.page import Outcome, Section
 from warmstart.studies import session_zoo as sessions
 
@@ -68,7 +67,7 @@ def run(
         pool = sessions.train_pool(seed, size.seen, size.unseen, size.first, size.steps, place)
         found[seed] = judge(pool, seed, ways_of(size, only), bool(only), partial(report, 0, 1))
     rows = rows_of(found)
-    results = make_results("fusion_adapters", preset, "cpu", " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("fusion_adapters", preset, "cpu", called(), rows)
     return Outcome(results, sections(results), verdict(rows, time.perf_counter() - began))
 
 

@@ -7,7 +7,6 @@ not depend on what they say.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from warmstart.fusion import meta_model, weight_gp
 from warmstart.fusion.alignment import match_weights, symmetries
 from warmstart.fusion.network import chain, make_network, make_pool
 from warmstart.fusion.zoo import Zoo, make_zoo
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.figures import curves, learning_curve
 from warmstart.report.page import Outcome, Section
 from warmstart.studies.sine_zoo import SPAN, UNITS
@@ -81,7 +80,7 @@ def run(
         make_row(name, dict(setting), metric, values, unit=units.get(metric, ""))
         for (name, metric, setting), values in found.items()
     ]
-    results = make_results("fusion_cost", preset, "cpu", " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("fusion_cost", preset, "cpu", called(), rows)
     return Outcome(results, sections(results), verdict(rows))
 
 

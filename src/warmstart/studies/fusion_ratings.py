@@ -8,7 +8,6 @@ unseen items, which the unseen users describe. RMSE of each unseen task; every r
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -30,7 +29,7 @@ from warmstart.fusion import hypernetwork, meta_model
 from warmstart.fusion.network import run_models
 from warmstart.fusion.zoo import encode_descriptor
 from warmstart.metrics.errors import squared_error
-from warmstart.report import Column, Results, Row, differences, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, differences, make_results, make_row, table
 from warmstart.report.page import Outcome, Section
 from warmstart.studies.rating_zoo import RatingPool, Split, split_items, split_users, train_pool
 from warmstart.tasks.cold_start import Users
@@ -163,7 +162,7 @@ def run(
             if kept is not None:
                 write_tensors(kept, {"; ".join(key): part for key, part in scores.items()})
     rows = rows_of(found)
-    results = make_results("fusion_ratings", preset, "cpu", " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("fusion_ratings", preset, "cpu", called(), rows)
     return Outcome(results, sections(results), verdict(rows, time.perf_counter() - began))
 
 

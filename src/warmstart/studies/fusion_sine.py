@@ -7,7 +7,6 @@ All choices are made on seen tasks, with rows that the pool's own networks say; 
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -26,7 +25,7 @@ from warmstart.estimators.model_fusion import WAYS, ModelFusion, Way, relative_e
 from warmstart.fusion import bound, few_shot, hypernetwork, meta_model, weight_gp
 from warmstart.fusion.network import run_models
 from warmstart.fusion.zoo import encode_descriptor
-from warmstart.report import Column, Results, Row, differences, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, differences, make_results, make_row, table
 from warmstart.report.figures import Adaptation, Curve, adaptations, curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.report.svg import looks
@@ -126,7 +125,7 @@ def run(
             found.setdefault(setting, {}).setdefault(seed, {}).update(scores)
             excerpts += excerpt(model, pool, setting) if seed == seeds[0] else []
     rows = rows_of(found)
-    results = make_results("fusion_sine", preset, "cpu", " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("fusion_sine", preset, "cpu", called(), rows)
     return Outcome(results, sections(results, excerpts), verdict(rows, time.perf_counter() - began))
 
 

@@ -8,7 +8,6 @@ exact, with correlated ones it never is.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,7 +24,7 @@ from warmstart.engine.stage import TRACED
 from warmstart.learners import abml, gem
 from warmstart.models.likelihoods import squared
 from warmstart.models.mlp import seeded
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
 
@@ -68,7 +67,7 @@ def run(
                 values = {seed: by_name[name].tolist() for seed, by_name in found.items()}
                 rows.append(make_row(name, setting, METRIC, values, fresh_tasks=True))
             report(i + 1, len(chosen.steps), f"{steps} inner steps")
-    results = make_results("gradient_error", preset, "cpu", " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("gradient_error", preset, "cpu", called(), rows)
     return Outcome(results, sections(results, chosen.steps), verdict(rows, chosen.steps))
 
 

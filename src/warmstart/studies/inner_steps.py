@@ -6,7 +6,6 @@ training, judged after 0 to 10. The figure shows MAML; methods that do not diffe
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import pi
@@ -23,7 +22,7 @@ from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
 from warmstart.learners import gem, maml
 from warmstart.metrics.errors import squared_error
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.figures import Curve, curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.studies.bayes_sine_rows import BEGIN
@@ -91,7 +90,7 @@ def run(
             for steps, by_seed in errors.items():
                 values = {seed: found.tolist() for seed, found in by_seed.items()}
                 rows.append(make_row(name, {"inner_steps": count, "steps": steps}, MSE, values))
-    results = make_results("inner_steps", preset, str(where), " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("inner_steps", preset, str(where), called(), rows)
     return Outcome(results, sections(results), verdict(rows))
 
 

@@ -6,7 +6,6 @@ Gaussian is also given three times the updates, which is what three cost.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +25,7 @@ from warmstart.learners import gem, gem_mixture
 from warmstart.metrics.errors import squared_error
 from warmstart.models.likelihoods import squared
 from warmstart.models.mlp import MLP, seeded
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.report.rows import differences
@@ -96,7 +95,7 @@ def run(
             rows.append(make_row(name, setting, MSE, {seed: each.tolist() for seed, each in by_seed.items()}))
             if name == MIXTURE and (ONE, steps) in errors:
                 rows.append(make_row(name, setting, LESS, differences(by_seed, errors[ONE, steps])))
-    results = make_results("mixture", preset, str(where), " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("mixture", preset, str(where), called(), rows)
     return Outcome(results, sections(results), verdict(rows))
 
 

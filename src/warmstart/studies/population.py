@@ -7,7 +7,6 @@ learner closes, overall and in the small groups, at 5 and at 10 samples.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -33,7 +32,7 @@ from warmstart.estimators.judging import SIZES, Calibration, Predictor, calibrat
 from warmstart.estimators.methods import Network, configure, find
 from warmstart.estimators.rivals import BASELINES, fit_baselines
 from warmstart.models.likelihoods import squared
-from warmstart.report import Row, make_results, make_row, plain
+from warmstart.report import Row, called, make_results, make_row, plain
 from warmstart.report.page import Outcome, Section
 from warmstart.tasks.population import SHARES, SMALL, Population, exact_bayes, population
 from warmstart.training.train import Plan
@@ -91,7 +90,7 @@ def run(
     rows = rows_of(judged, METRIC, GROUPS, fresh=True)
     rows += gap_rows(rows)
     where = str(choose_device(device))
-    results = make_results("population", preset, where, " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("population", preset, where, called(), rows)
     baselines = set(BASELINES)
     groups = [name for name in GROUPS if name != "small"]
     sections = [

@@ -6,7 +6,6 @@ how well f is ranked, for sets of one to four sources.
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -21,7 +20,7 @@ from warmstart.core import check_names
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
 from warmstart.metrics.ranking import spearman
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.page import Outcome, Section
 from warmstart.selection import surrogate, task_model, training
 from warmstart.selection.measures import cross_entropy
@@ -77,7 +76,7 @@ def run(
         if method in names:
             values = {seed: one[method, metric, number] for seed, one in found.items()}
             rows.append(make_row(method, {"target": TARGET, "size": number}, metric, values))
-    results = make_results("select_affinity", preset, str(place), " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("select_affinity", preset, str(place), called(), rows)
     return Outcome(results, sections(results, names), verdict(rows, time.perf_counter() - began))
 
 

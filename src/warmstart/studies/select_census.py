@@ -8,7 +8,6 @@ with at least 200 test rows; gaps are between black and white. California is lef
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -39,7 +38,7 @@ from warmstart.estimators.source_methods import (
     Session,
 )
 from warmstart.metrics.groups import demographic_parity, equal_opportunity, worst_group
-from warmstart.report import Column, Results, Row, make_results, table
+from warmstart.report import Column, Results, Row, called, make_results, table
 from warmstart.report.page import Outcome, Section
 from warmstart.selection import final, task_model, training
 from warmstart.selection.final import Fitted
@@ -119,7 +118,7 @@ def run(
     if not only:
         judged[BEST] = preferred({name: scores for name, scores in judged.items() if name != THRESHOLDS})
     rows = rows_of(judged, PUBLISHED)
-    results = make_results("select_census", preset, str(place), " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("select_census", preset, str(place), called(), rows)
     return Outcome(results, sections(results, list(judged)), verdict(rows, time.perf_counter() - began))
 
 

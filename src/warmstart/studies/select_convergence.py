@@ -9,7 +9,6 @@ surrogates of linearised estimates, judged by real trainings, with what they cos
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -22,7 +21,7 @@ from warmstart.engine.files import read_json, write_json
 from warmstart.engine.jobs import config_hash
 from warmstart.engine.loop import Report, silent
 from warmstart.metrics.ranking import spearman
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.report.rows import Scalar
@@ -97,7 +96,7 @@ def run(
                 report(done + 1, len(plans), f"subsets of {size}")
             found[target][seed] = parts
     rows = rows_of(found, names, chosen)
-    results = make_results("select_convergence", preset, str(place), " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("select_convergence", preset, str(place), called(), rows)
     return Outcome(results, sections(results, chosen), verdict(rows, chosen.counts[-1]))
 
 

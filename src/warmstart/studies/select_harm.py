@@ -8,7 +8,6 @@ and schooling renamed by a random bijection. Every method gets the same number o
 from __future__ import annotations
 
 import os
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -23,7 +22,7 @@ from warmstart.core import check_names
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
 from warmstart.estimators.source_methods import ALL, BASELINES, METHODS, OURS, RANDOM, TUNED, Plan, Session
-from warmstart.report import Column, Results, Row, make_results, plain, table
+from warmstart.report import Column, Results, Row, called, make_results, plain, table
 from warmstart.report.page import Outcome, Section
 from warmstart.selection import final, task_model, training
 from warmstart.selection.measures import cross_entropy
@@ -100,7 +99,7 @@ def run(
     if not only:
         names.append(BEST)
         judged[BEST] = preferred(judged)
-    results = make_results("select_harm", preset, str(place), " ".join(["warmstart", *sys.argv[1:]]), rows_of(judged))
+    results = make_results("select_harm", preset, str(place), called(), rows_of(judged))
     return Outcome(results, sections(results, names), verdict(results.rows, time.perf_counter() - began))
 
 

@@ -9,7 +9,6 @@ rows or renamed; who is excluded by a coefficient above zero?
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Sequence
 from math import comb
@@ -22,7 +21,7 @@ from torch import Tensor
 from warmstart.core import check_names
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.noise import generator
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.selection import surrogate
@@ -74,7 +73,7 @@ def run(
                     values = {seed: [one[name][place][metric] for one in runs] for seed, runs in found.items()}
                     more = {"sources that hurt": PLANTED} if metric in (EXCLUDED, KEPT) else {}
                     rows.append(make_row(name, setting | more, metric, values, fresh_tasks=True))
-    results = make_results("select_theory", preset, "cpu", " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("select_theory", preset, "cpu", called(), rows)
     return Outcome(results, sections(results, names), verdict(rows, time.perf_counter() - began))
 
 

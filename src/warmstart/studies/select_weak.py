@@ -9,7 +9,6 @@ among the training rows, and the true labels of all training rows. Texts are TF-
 from __future__ import annotations
 
 import math
-import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -28,7 +27,7 @@ from warmstart.core import check_names
 from warmstart.engine.files import read_json, write_json
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.noise import generator
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.page import Outcome, Section
 from warmstart.selection import closed_form, surrogate
 from warmstart.selection.closed_form import Labelled, Moments
@@ -138,7 +137,7 @@ def run(
             if kept is not None:
                 write_json(kept, scores)
     rows = rows_of(found, names if only else [*names, BEST])
-    results = make_results("select_weak", preset, "cpu", " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("select_weak", preset, "cpu", called(), rows)
     return Outcome(results, sections(results, chosen), verdict(rows, time.perf_counter() - began))
 
 

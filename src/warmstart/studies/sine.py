@@ -6,7 +6,6 @@ points, after 1 / 5 / 10 steps: MAML 0.67 / 0.38 / 0.35, joint pre-training 2.41
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +21,7 @@ from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
 from warmstart.learners import empirical_bayes, imaml, maml, meta_sgd, pretrain, reptile, scratch
 from warmstart.metrics.errors import squared_error
-from warmstart.report import Column, Row, make_results, make_row, table
+from warmstart.report import Column, Row, called, make_results, make_row, table
 from warmstart.report.figures import Adaptation, Curve, adaptations, curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.studies.sines import Training, conditioned, fit
@@ -119,7 +118,7 @@ def run(
             for steps in STEPS:
                 errors[name, shot, steps] = dict.fromkeys(seeds, found)
     rows = [_row(*key, by_seed) for key, by_seed in errors.items()]
-    results = make_results("sine", preset, str(where), " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("sine", preset, str(where), called(), rows)
     return Outcome(results, sections(rows, results, shown), verdict(rows))
 
 

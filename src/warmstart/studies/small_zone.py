@@ -7,7 +7,6 @@ as far from the learned one in a random direction say whether it is the zone or 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +26,7 @@ from warmstart.metrics.errors import accuracy, squared_error
 from warmstart.models.conv4 import Conv4, fastest_stage
 from warmstart.models.likelihoods import multiclass
 from warmstart.models.mlp import seeded
-from warmstart.report import Column, Results, Row, make_results, make_row, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.studies.sines import Training, fit
@@ -99,7 +98,7 @@ def run(
         for (name, steps), by_seed in found.items():
             unit = "%" if kind == OMNIGLOT else ""
             rows.append(make_row(name, {"tasks": kind, "steps": steps}, METRICS[kind], by_seed, unit))
-    results = make_results("small_zone", preset, str(where), " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("small_zone", preset, str(where), called(), rows)
     return Outcome(results, sections(results), verdict(rows))
 
 

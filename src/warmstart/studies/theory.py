@@ -9,7 +9,6 @@ rows of which k are shown. Appendix B.3: the gradient is that of -KL(stop(q) || 
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,7 +23,7 @@ from warmstart.engine.noise import generator
 from warmstart.learners import gem
 from warmstart.maths.mean_field import Gaussian, expected_score, kl
 from warmstart.maths.outer import outer
-from warmstart.report import Column, Results, Row, make_results, make_row, plain, table
+from warmstart.report import Column, Results, Row, called, make_results, make_row, plain, table
 from warmstart.report.page import Outcome, Section
 
 BOUND, VARIANCE, GRADIENT = "error bound", "variance ratio", "gradient identity"
@@ -62,7 +61,7 @@ def run(
         report = bar(name)
         rows += CHECKS[name](seeds, runs)
         report(1, 1, "")
-    results = make_results("theory", preset, "cpu", " ".join(["warmstart", *sys.argv[1:]]), rows)
+    results = make_results("theory", preset, "cpu", called(), rows)
     return Outcome(results, sections(results, names), verdict(rows))
 
 
