@@ -207,7 +207,8 @@ def test_evaluate_refuses_another_table(cli, home, tmp_path):
     (tmp_path / "rows.csv").write_text("user,x,colour,y\nz1,1,red,1\nz1,2,red,1\n")
     (tmp_path / "tasks.csv").write_text("user,hint,town\nz1,1,rome\n")
     tables = (tmp_path / "rows.csv", "--task-table", tmp_path / "tasks.csv")
-    refused(cli("evaluate", home / "model", *tables, "-o", tmp_path / "out"), "table given to fit")
+    refused(cli("evaluate", home / "model", *tables, "-o", tmp_path / "new" / "out"), "table given to fit")
+    assert not (tmp_path / "new").exists()
     refused(cli("evaluate", home / "model", home / "rows.csv", "-o", tmp_path / "rows.csv" / "out"), "write the folder")
 
 

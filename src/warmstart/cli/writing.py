@@ -64,14 +64,17 @@ def _earlier(results: Results, new: int) -> list[Any]:
 
 
 def check_writable(folder: Path | None) -> None:
-    """Said before the work rather than after it."""
+    """Said before the work rather than after it. Work that fails leaves no empty folder."""
     from warmstart.core import InputError
 
     if folder is None:
         return
     try:
+        missing = [place for place in (folder, *folder.parents) if not place.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
+        for place in missing:
+            place.rmdir()
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"to write the folder {folder}", reason, "choose another folder") from None
