@@ -48,6 +48,13 @@ def test_no_column_for_samples_that_nobody_showed():
     assert "By number of rows" not in sections and "By group" not in sections
 
 
+@pytest.mark.parametrize(("tasks", "endless"), [(24, True), (120, False)])
+def test_intervals_without_end_are_told_from_good_ones(tasks, endless):
+    _, outcome, sections = report(table([10] * tasks))
+    held = {row.mean for row in outcome.results.rows if row.metric == "coverage"}
+    assert (held == {1.0}) == endless == ("without end" in sections["How sure it is"].table.caption)
+
+
 def test_tasks_of_two_rows_are_judged_after_one():
     _, outcome, sections = report(table([2] * 24))
     assert sections["Unseen tasks, learned from a few samples"].table.head == ("method", "0", "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
@@ -156,6 +157,8 @@ def figures(
             if row.method == held[0].method
         ]
         caption = f"Share of unseen tasks' points inside their {LEVEL:.0%} intervals, by samples shown"
+        if any(row.metric == "width" and not math.isfinite(row.mean) for row in whole):
+            caption += "; too few validation tasks leave intervals without end, which hold every point"
         only = list(dict.fromkeys(row.method for row in held))
         shown.append(Section("How sure it is", table=table(results, only, columns, caption=caption)))
     return shown
