@@ -96,6 +96,7 @@ PAGES = {
         "own adapter, 500 rows",
     ],
 }
+PEERS = {"cold_ratings": ["bias", "stack of baselines", "preference_bayes"]}  # beside the methods of any page
 TRIAL = "trial"  # the setting that tells a trial of a search from a score
 NO_RESULTS = "No results have been committed yet.\n"
 
@@ -107,6 +108,7 @@ def section(results: Results, methods: Sequence[str] | None = None) -> str:
     were chosen are shown.
     """
     blocks = [f"**{results.study}, {results.preset}**"]
+    methods = methods and list(dict.fromkeys([*methods, *PEERS.get(results.study, [])]))
     scored = [row for row in results.rows if TRIAL not in row.setting]
     for metric, unit in dict.fromkeys((row.metric, row.unit) for row in scored):
         rows = tuple(row for row in scored if row.metric == metric)
@@ -128,7 +130,7 @@ def chosen(results: Results, methods: Sequence[str] | None = None) -> str:
         [
             row.method,
             *(str(row.setting[key]) for key in ("family", "settings")),
-            f"{row.mean:.3f}" if row.mean == row.mean else "not tuned",
+            f"{row.mean:.3g}" if row.mean == row.mean else "not tuned",
             str(count[row.method, row.setting["family"]]),
         ]
         for row in trials

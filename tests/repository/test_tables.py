@@ -41,6 +41,13 @@ def test_a_page_shows_its_methods_only_and_every_setting_of_the_study(tables):
     ]
 
 
+def test_the_rivals_of_a_study_stand_beside_the_methods_of_a_page(tables, monkeypatch):
+    monkeypatch.setattr(tables, "PEERS", {"sine": ["reptile", "maml"], "other": ["anil"]})
+    study = results(mse("maml", 1, 0.5), mse("reptile", 1, 0.25), mse("anil", 1, 0.75))
+    assert [line[0] for line in cells(tables.page([study], ["maml"]))] == ["method", "maml", "reptile"]
+    assert tables.page([study], ["imaml"]) == tables.NO_RESULTS
+
+
 def test_each_metric_has_its_table_and_unit(tables):
     text = tables.section(results(mse("maml", 1, 0.5), make_row("maml", {}, "time", {0: 2.0}, unit="s")))
     assert cells(text) == [["method", "mse"], ["maml", "0.500"], ["method", "time (s)"], ["maml", "2.00"]]
@@ -50,12 +57,12 @@ def test_each_metric_has_its_table_and_unit(tables):
 def test_of_trials_the_chosen_settings_are_shown(tables):
     trials = [
         make_row("maml", {"family": "f", "trial": i, "settings": words, "kept": i == 1}, "validation MSE", {0: value})
-        for i, (words, value) in enumerate([("rate 1", 0.25), ("rate 2", 0.5)])
+        for i, (words, value) in enumerate([("rate 1", 0.25), ("rate 2", 0.0005)])
     ]
     text = tables.section(results(mse("maml", 1, 0.5), *trials), ["maml"])
     assert cells(text)[2:] == [
         ["method", "family", "settings", "validation MSE", "trials"],
-        ["maml", "f", "rate 2", "0.500", "2"],
+        ["maml", "f", "rate 2", "0.0005", "2"],
     ]
     assert "No trials" in tables.section(results(mse("reptile", 1, 0.5), *trials), ["reptile"])
 
