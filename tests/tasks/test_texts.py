@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from warmstart.core import InputError
-from warmstart.tasks.texts import VOTE, embed
+from warmstart.tasks.texts import embed
 from warmstart.tasks.wrench import Votes, relation
 
 WORDS = [
@@ -18,9 +18,9 @@ WORDS = [
 ]
 
 
-def part(texts, relations=(), votes=None):
+def part(texts, relations=()):
     nothing = np.zeros(len(texts), dtype=np.int64)
-    return Votes(tuple(texts), nothing, nothing[:, None] - 1 if votes is None else np.array(votes), tuple(relations))
+    return Votes(tuple(texts), nothing, nothing[:, None], tuple(relations))
 
 
 def test_other_parts_are_only_looked_up():
@@ -47,15 +47,6 @@ def test_relations_tell_apart_what_texts_cannot():
     assert related[0] == "first=1 between=holds between=the entity1=cup entity2=tea"
     x = embed([part([f"{text} {i % 2}" for i, text in enumerate(texts)], related * 3)], 9)[0]
     assert float((x[0] - x[1]).norm()) > 0.5 > float((x[0] - x[2]).norm())
-
-
-def test_votes_are_columns_where_a_training_text_has_them():
-    train = part(WORDS, votes=[[0, -1], [2, -1], [0, 1], [-1, 1], [2, -1], [0, -1]])
-    other = part(["call", "free"], votes=[[2, 1], [1, 0]])
-    columns = [x[:, 8:-1] for x in embed([train, other], 8)]  # first 0, first 2, second 1
-    expected = [[1, 0, 0], [0, 1, 0], [1, 0, 1], [0, 0, 1], [0, 1, 0], [1, 0, 0]], [[0, 1, 1], [0, 0, 0]]
-    for found, wanted in zip(columns, expected, strict=True):
-        torch.testing.assert_close(found, VOTE * torch.tensor(wanted))
 
 
 @pytest.mark.parametrize(("texts", "size", "words"), [(WORDS, 2, "three dimensions"), (["a b"], 8, "come twice")])

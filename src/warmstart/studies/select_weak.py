@@ -2,7 +2,7 @@
 
 Table 3 of the paper on four sets of WRENCH, with the rows that a sceptic asks for: the validation labels alone,
 functions ranked by their accuracy or at random, majority vote and label models, with and without the validation labels
-among the training rows, and the true labels of all training rows. Texts are TF-IDF and votes, models linear
+among the training rows, and the true labels of all training rows. Texts are TF-IDF, models linear
 (selection/closed_form.py). Test labels are looked at once.
 """
 

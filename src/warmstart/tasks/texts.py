@@ -2,9 +2,8 @@
 
     block     log(1 + count) idf of n-grams, rows of length 1;   its leading right singular vectors V;   x = block V
     blocks    one to three words in a row (with marks where a text starts and ends), two to five characters, relations
-    votes     a column for each labelling function and class, where it votes so: it is a program and takes any text
 
-Vocabularies, idf and V are learned from texts alone, those of the training part; no true label is looked at.
+Vocabularies, idf and V are learned from texts alone, those of the training part; no label is looked at.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
@@ -22,7 +20,6 @@ from warmstart.core import InputError
 from warmstart.tasks.wrench import Votes
 
 DIMENSIONS = 600  # of all blocks together
-VOTE = 0.4  # of a vote, where a block has length 1
 
 
 def embed(parts: Sequence[Votes], dimensions: int = DIMENSIONS, seed: int = 0) -> list[Tensor]:
@@ -46,16 +43,8 @@ def embed(parts: Sequence[Votes], dimensions: int = DIMENSIONS, seed: int = 0) -
             raise InputError("several training texts", f"{len(texts[0])}", "pass more texts")
         directions = TruncatedSVD(size, random_state=seed).fit(first)
         found.append([directions.transform(vectoriser.transform(each)) for each in texts])
-    found.append(_cast(parts))
     whole = [np.concatenate([*each, np.ones((len(each[0]), 1))], 1) for each in zip(*found, strict=True)]
     return [torch.from_numpy(each).float() for each in whole]
-
-
-def _cast(parts: Sequence[Votes]) -> list[NDArray[np.float64]]:
-    """The votes of each part [n, those that the first part has]."""
-    classes = 1 + max(int(part.votes.max(initial=-1)) for part in parts)
-    shown = [(part.votes[:, :, None] == np.arange(classes)).reshape(len(part.votes), -1) for part in parts]
-    return [VOTE * each[:, shown[0].any(0)] for each in shown]
 
 
 def _words(pattern: str) -> TfidfVectorizer:
