@@ -14,6 +14,7 @@ from warmstart.fusion.alignment import (
     match_activations,
     match_weights,
     permute,
+    reaches,
     symmetries,
 )
 from warmstart.models.mlp import MLP, seeded
@@ -112,6 +113,29 @@ def test_activations_are_those_of_the_units():
     said = torch.relu(x @ params["body.0.weight"][1].T + params["body.0.bias"][1])
     said = said - said.mean(0)
     assert_close(activations(params, module, x)[0][1], said / said.norm(dim=0).clamp(min=1e-9))
+
+
+def test_incoming_weights_count_by_what_they_multiply():
+    module, params = stack(NETWORKS["mlp"][0], 2)
+    x = 3 * torch.randn(50, 3)
+    first = torch.relu(x @ params["body.0.weight"].mT + params["body.0.bias"][:, None])
+    assert reaches(params, module, x) == pytest.approx(
+        [(float(x.square().mean()) / 2) ** 0.5, (float(first.square().mean()) / 2) ** 0.5]
+    )
+    # two units, of which the second model's have the slope of one and the offset of the other
+    module = MLP(1, (2,), 1)
+    ours, theirs = (
+        {
+            "body.0.weight": torch.tensor([[[1.0], [-1.0]]]),
+            "body.0.bias": torch.tensor([[bias, -bias]]),
+            "head.weight": torch.ones(1, 1, 2),
+            "head.bias": torch.zeros(1, 1),
+        }
+        for bias in (1.5, -1.5)
+    )
+    for far, slope in ((1.0, -1.0), (2.0, 1.0)):
+        found = match_weights(ours, symmetries(module), theirs, [far])
+        assert float(found["body.0.weight"][0, 0, 0]) == slope
 
 
 def test_aligning_to_predictions_brings_models_together():

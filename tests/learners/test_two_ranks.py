@@ -35,19 +35,52 @@ if ranks == 2:
 """
 
 
-def test_two_ranks_are_one_process(tmp_path):
-    """Every learner in turn: ranks with two and three of the tasks end, both, with the state of one process with all
-    five."""
+FIT = """
+import numpy as np, pandas as pd, torch
+from pathlib import Path
+from warmstart.core.trees import named_leaves
+from warmstart.engine.files import write_tensors
+from warmstart.engine.ranks import join_ranks
+from warmstart.estimators.meta_learner import MetaLearner
+from warmstart.tasks.roles import Roles
+from warmstart.training.train import Plan
+
+torch.set_num_threads(1)
+rank, ranks = join_ranks()
+draw = np.random.default_rng(0)
+user = np.repeat(np.arange(30), 9)
+x = draw.normal(size=len(user))
+rows = pd.DataFrame({{"user": user, "x": x, "y": np.repeat(draw.normal(size=30), 9) * x}})
+plan = Plan(steps=4, every=2, tasks=7, support=4, query=4)
+model = MetaLearner("maml", plan=plan, trials=1, device="cpu").fit(rows, Roles("user", "y"))
+write_tensors(Path({out!r}) / f"{{rank}}of{{ranks}}.safetensors", named_leaves(model.fitted.state.theta))
+if ranks == 2:
+    torch.distributed.destroy_process_group()
+"""
+
+
+def alone_and_in_two(script, folder):
+    """What one process wrote, and each of two ranks."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    script = SCRIPT.format(folder=str(Path(__file__).parent), out=str(tmp_path))
     common = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     places = [{"WORLD_SIZE": "2", "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(2)]
     started = [subprocess.Popen([sys.executable, "-c", script], env=common | place) for place in [*places, {}]]
     assert [process.wait(timeout=300) for process in started] == [0, 0, 0]
-    expected, _ = read_tensors(tmp_path / "0of1.safetensors")
+    return [read_tensors(folder / f"{name}.safetensors")[0] for name in ("0of1", "0of2", "1of2")]
+
+
+def test_two_ranks_are_one_process(tmp_path):
+    """Every learner in turn: ranks with two and three of the tasks end, both, with the state of one process with all
+    five."""
+    expected, *found = alone_and_in_two(SCRIPT.format(folder=str(Path(__file__).parent), out=str(tmp_path)), tmp_path)
     assert len({name.split("/")[0] for name in expected}) > 40  # learners
-    for rank in range(2):
-        found, _ = read_tensors(tmp_path / f"{rank}of2.safetensors")
-        torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    for each in found:
+        torch.testing.assert_close(each, expected, rtol=1e-6, atol=1e-6)
+
+
+def test_two_ranks_train_as_one_process(tmp_path):
+    expected, *found = alone_and_in_two(FIT.format(out=str(tmp_path)), tmp_path)
+    for each in found:
+        torch.testing.assert_close(each, expected, rtol=1e-5, atol=1e-6)

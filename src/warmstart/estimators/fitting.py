@@ -23,7 +23,7 @@ from warmstart.estimators.choosing import Record, Run, replay
 from warmstart.estimators.judging import held_out, join_pool, join_task, mean_error, sizes_up_to
 from warmstart.estimators.methods import Method, Network, assemble, find
 from warmstart.tasks.pool import Pool
-from warmstart.training.sources import from_pool
+from warmstart.training.sources import divided, from_pool
 from warmstart.training.train import Plan, Trained, train
 
 
@@ -95,7 +95,7 @@ def fit_method(
     state = to_device(state, device)
     joined = sees_descriptor_in_rows(name, problem)
     pool = (join_pool(problem.train) if joined else problem.train).to(device)
-    source = from_pool(pool, plan.tasks, plan.support, plan.query, seed, learner.noise, rank)
+    source = divided(from_pool(pool, plan.tasks, plan.support, plan.query, seed, learner.noise), rank, world)
     judged = to_device(held_out(problem.validation, plan.support, plan.query, seed), device)
     sizes = [size for size in sizes_up_to(plan.support) if size in (0, 2, 5, 10, 20) or size == plan.support]
 

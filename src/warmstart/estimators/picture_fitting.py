@@ -23,7 +23,7 @@ from warmstart.models.conv4 import fastest_stage
 from warmstart.tasks.class_split import split_classes, take_classes
 from warmstart.tasks.images import Images, sampler, with_rotations
 from warmstart.tasks.split import Split
-from warmstart.training.sources import from_family
+from warmstart.training.sources import divided, from_family
 from warmstart.training.train import Plan, train
 
 VALIDATION_TASKS = 40
@@ -112,7 +112,7 @@ def fit_method(
         found = train(
             learner,
             to_device(state, device),
-            from_family(draw, plan.tasks, seed, learner.noise, device, rank, block),
+            divided(from_family(draw, plan.tasks, seed, learner.noise, device, block), rank, world),
             plan,
             lambda state: check(state).value,
             stage=stage,

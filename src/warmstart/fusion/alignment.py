@@ -8,12 +8,14 @@ and operations that treat units alike. Where paths meet (residual, attention) sy
     order_i = argmax over permutations of sum_u <unit_{order(u)} of model i, unit_u of the target>
 
 solved by linear assignment, layer after layer until nothing moves (Ainsworth, Hayase and Srinivasa, 2023). The target
-is one reference for all, or for each model what the others predict of it.
+is one reference for all, or for each model what the others predict of it. Incoming weights count by their `reach`, what
+they multiply: on inputs from -5 to 5 they move a unit more than its bias does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -146,10 +148,11 @@ def balance(params: Params, layers: tuple[Hidden, ...]) -> Params:
     return params
 
 
-def signatures(params: Params, hidden: Hidden, incoming: bool = False) -> Tensor:
-    """[n, units, k] all weights of each unit, or only those that come in."""
+def signatures(params: Params, hidden: Hidden, incoming: bool = False, reach: float = 1.0) -> Tensor:
+    """[n, units, k] all weights of each unit, or only those that come in, of which the first kind is times `reach`."""
     places = hidden.writes if incoming else (*hidden.writes, *hidden.reads)
-    return torch.cat([_units(params[place.name], place, hidden.units) for place in places], -1)
+    first, *rest = (_units(params[place.name], place, hidden.units) for place in places)
+    return torch.cat([reach * first, *rest], -1)
 
 
 def assign(scores: Tensor) -> Tensor:
@@ -158,15 +161,18 @@ def assign(scores: Tensor) -> Tensor:
     return torch.from_numpy(np.stack(best)).to(scores.device)
 
 
-def match_weights(params: Params, layers: tuple[Hidden, ...], target: Params) -> Params:
+def match_weights(
+    params: Params, layers: tuple[Hidden, ...], target: Params, reach: Sequence[float] | None = None
+) -> Params:
     """Units put where the target's most similar ones are; the target is a stack of n, or of one for all.
 
-    Of several layers the first sweep goes by incoming weights alone: what comes out is read by units not yet in order.
+    `reach` is one for each layer, 1 where it is not given. Of several layers the first sweep goes by incoming weights
+    alone: what comes out is read by units not yet in order.
     """
     for sweep in range(SWEEPS if len(layers) > 1 else 1):
         incoming, moved = len(layers) > 1 and sweep == 0, sweep == 0
-        for hidden in layers:
-            order = assign(signatures(params, hidden, incoming) @ signatures(target, hidden, incoming).mT)
+        for hidden, far in zip(layers, reach or [1.0] * len(layers), strict=True):
+            order = assign(signatures(params, hidden, incoming, far) @ signatures(target, hidden, incoming, far).mT)
             moved = moved or bool((order != torch.arange(hidden.units, device=order.device)).any())
             params = permute(params, hidden, order)
         if not moved:
@@ -183,19 +189,32 @@ def match_activations(params: Params, module: nn.Module, inputs: Tensor, target:
     return params
 
 
+def reaches(params: Params, module: nn.Module, inputs: Tensor) -> list[float]:
+    """Of each hidden layer, the root mean square of what incoming weights multiply, half of which a unit lets pass."""
+    said = [inputs, *_said(params, module, inputs)]
+    return [math.sqrt(float(value.double().square().mean()) / 2) for value in said[:-1]]
+
+
 def activations(params: Params, module: nn.Module, inputs: Tensor) -> list[Tensor]:
     """[n, values, units] of every hidden layer, each unit with mean 0 and norm 1 over the inputs."""
-    traced, found = _walk(module)
-    output = next(node for node in traced.graph.nodes if node.op == "output")
-    output.args = (tuple(node for _, node in found),)
-    traced.recompile()
-    said = torch.func.vmap(lambda one: torch.func.functional_call(traced, one, (inputs,)))(params)
     parts = []
-    for (hidden, _), value in zip(found, said, strict=True):
+    for hidden, value in zip(symmetries(module), _said(params, module, inputs), strict=True):
         units = value.reshape(len(value), len(inputs), hidden.units, -1).movedim(2, 3).flatten(1, 2)
         centred = units - units.mean(1, keepdim=True)
         parts.append(centred / centred.norm(dim=1, keepdim=True).clamp(min=1e-9))
     return parts
+
+
+def _said(params: Params, module: nn.Module, inputs: Tensor) -> tuple[Tensor, ...]:
+    """What each next layer reads [n, P, ...], of every hidden layer."""
+    traced, found = _walk(module)
+    if not found:
+        return ()
+    output = next(node for node in traced.graph.nodes if node.op == "output")
+    output.args = (tuple(node for _, node in found),)
+    traced.recompile()
+    said: tuple[Tensor, ...] = torch.func.vmap(lambda one: torch.func.functional_call(traced, one, (inputs,)))(params)
+    return said
 
 
 def align(
@@ -204,14 +223,15 @@ def align(
     reference: int | None,
     predict: Callable[[Params], Params] | None = None,
     rounds: int = 10,
+    reach: Sequence[float] | None = None,
 ) -> Params:
     """To the reference, if one is named, then `rounds` times to what `predict` says of each model from the others."""
     if reference is not None:
-        params = match_weights(params, layers, {name: value[reference, None] for name, value in params.items()})
+        params = match_weights(params, layers, {name: value[reference, None] for name, value in params.items()}, reach)
     for _ in range(rounds if predict else 0):
         assert predict is not None
         before = params
-        params = match_weights(params, layers, predict(params))
+        params = match_weights(params, layers, predict(params), reach)
         if all(torch.equal(before[name], params[name]) for name in params):
             break
     return params

@@ -14,7 +14,7 @@ from torch import Tensor
 from warmstart.core import Params
 from warmstart.core.trees import expand, take, tree_map
 from warmstart.fusion.adapters import bases, mix
-from warmstart.fusion.alignment import align, symmetries
+from warmstart.fusion.alignment import align, reaches, symmetries
 from warmstart.fusion.network import Network, Pool, Rival
 
 
@@ -47,7 +47,9 @@ def middle(descriptor: Tensor) -> int:
 def fit(network: Network, cfg: Config, pool: Pool) -> State:
     if not cfg.aligned:
         return State(pool.params)
-    return State(align(pool.params, symmetries(network.module), middle(pool.descriptor), others, cfg.rounds))
+    layers = symmetries(network.module)
+    reach = reaches(pool.params, network.module, pool.inputs.to(next(iter(pool.params.values()))))
+    return State(align(pool.params, layers, middle(pool.descriptor), others, cfg.rounds, reach))
 
 
 def _mixed(state: State, weights: Tensor) -> Params:

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from warmstart.core import Params, check_names
 from warmstart.core.trees import take, unpack
-from warmstart.fusion.alignment import align, balance, match_activations, symmetries
-from warmstart.fusion.network import Network, Pool, Rival
+from warmstart.fusion.alignment import align, balance, match_activations, reaches, symmetries
+from warmstart.fusion.network import Network, Pool, Rival, run_models
 from warmstart.maths import gp
 from warmstart.maths.subspace import Subspace, project, subspace
 
@@ -26,8 +26,8 @@ from warmstart.maths.subspace import Subspace, project, subspace
 class Config:
     aligned: bool = True
     balanced: bool = False  # incoming and outgoing weights of a ReLU unit made equally long
-    start: str = "weights"  # what units are first matched to one model by: weights or activations
-    references: int = 1  # models tried as that one, far from each other; the evidence of the process decides
+    start: str = "activations"  # what units are first matched to one model by: weights or activations
+    references: int = 1  # models tried as that one, far from each other; functions of models left out decide
     rounds: int = 10  # of alternation
     rank: int = 256  # directions of the weights that are kept
     block: int = gp.BLOCK
@@ -50,17 +50,19 @@ def aligned(network: Network, cfg: Config, pool: Pool) -> Params:
     # the first is the one in the middle
     tried = gp.spread_out(pool.descriptor, cfg.references).tolist()
     found = [_aligned_to(network, cfg, pool, params, reference) for reference in tried]
-    return max(found, key=lambda pair: pair[1])[0]
+    return min(found, key=lambda pair: pair[1])[0]
 
 
 def _aligned_to(network: Network, cfg: Config, pool: Pool, params: Params, reference: int) -> tuple[Params, float]:
-    """With the evidence of the process on the weights."""
+    """With how far, relative to what models say, the process is from each model that it has not seen."""
     layers, one = symmetries(network.module), take(params, 0)
+    inputs = pool.inputs.to(next(iter(params.values())))
+    reach = reaches(params, network.module, inputs)
     if cfg.start == "activations":
         target = {name: value[reference, None] for name, value in params.items()}
-        params = match_activations(params, network.module, pool.inputs.to(next(iter(params.values()))), target)
+        params = match_activations(params, network.module, inputs, target)
     else:
-        params = align(params, layers, reference)
+        params = align(params, layers, reference, reach=reach)
     hyper: list[gp.Hyper] = []
 
     def predict(stack: Params) -> Params:
@@ -70,15 +72,18 @@ def _aligned_to(network: Network, cfg: Config, pool: Pool, params: Params, refer
         belief = gp.given(hyper[0], pool.descriptor, coordinates, cfg.block, cfg.inducing)
         return _models(one, space, gp.leave_one_out(belief)[0])
 
-    params = align(params, layers, None, predict, cfg.rounds)
+    params = align(params, layers, None, predict, cfg.rounds, reach)
     if cfg.references == 1:
         return params, 0.0
-    coordinates = subspace(_flat(params), cfg.rank)[1]
-    return params, float(gp.fit(pool.descriptor, coordinates, cfg.block, cfg.inducing).evidence)
+    said = run_models(network, held_out(_conditioned(cfg, pool, params)), inputs)
+    return params, float(((said - pool.outputs).square().mean((1, 2)) / pool.outputs.var((1, 2))).mean())
 
 
 def fit(network: Network, cfg: Config, pool: Pool) -> State:
-    params = aligned(network, cfg, pool) if cfg.aligned else pool.params
+    return _conditioned(cfg, pool, aligned(network, cfg, pool) if cfg.aligned else pool.params)
+
+
+def _conditioned(cfg: Config, pool: Pool, params: Params) -> State:
     space, coordinates = subspace(_flat(params), cfg.rank)
     return State(take(params, 0), space, gp.fit(pool.descriptor, coordinates, cfg.block, cfg.inducing))
 

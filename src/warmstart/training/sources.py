@@ -7,13 +7,27 @@ from typing import TypeAlias
 
 import torch
 
-from warmstart.core import Noise, Task
+from warmstart.core import InputError, Noise, Task
 from warmstart.core.trees import take, tree_map
 from warmstart.engine.meta import Feed
 from warmstart.engine.noise import generator, train_noise
 from warmstart.tasks.pool import Pool, buckets, episodes
 
 Source: TypeAlias = Callable[[int], Feed]
+
+
+def divided(source: Source, rank: int, ranks: int) -> Source:
+    """Of every meta-batch the tasks of one process; together the processes have all, so that they train as one."""
+    if ranks == 1:
+        return source
+
+    def part(step: int) -> Feed:
+        feed = source(step)
+        if len(feed.tasks.key) < ranks:
+            raise InputError(f"{ranks} tasks in a meta-batch", f"{len(feed.tasks.key)}", "start fewer processes")
+        return Feed(*take(tuple(feed), slice(rank, None, ranks)))
+
+    return part
 
 
 def from_pool(
@@ -23,12 +37,11 @@ def from_pool(
     query: int,
     seed: int,
     noise: Noise = Noise(),
-    rank: int = 0,
     groups: int = 4,
 ) -> Source:
     """Meta-batches of `tasks` tasks of similar length, each with 0 to `support` rows shown.
 
-    A batch is of one length bucket, drawn in proportion to the bucket's size; ranks draw apart.
+    A batch is of one length bucket, drawn in proportion to the bucket's size.
     """
     parts = buckets(pool.lengths.cpu(), groups if int(pool.lengths.max()) > int(pool.lengths.min()) else 1)
     share = torch.tensor([float(len(part)) for part in parts])
@@ -37,10 +50,10 @@ def from_pool(
     widths = [int(pool.lengths[part].max()) for part in parts]
 
     def source(step: int) -> Feed:
-        host = generator(seed, step, rank, 1)
+        host = generator(seed, step, 0, 1)
         which = int(torch.multinomial(share, 1, generator=host))
         part, width = parts[which], widths[which]
-        draw = generator(seed, step, rank, device=device)
+        draw = generator(seed, step, 0, device=device)
         ids = part[torch.randint(len(part), (tasks,), generator=draw, device=device)]
         shown = torch.randint(support + 1, (tasks,), generator=draw, device=device)
         task = episodes(pool, ids, min(support, width), min(query, width), draw, shown, width)
@@ -50,7 +63,7 @@ def from_pool(
 
 
 def from_users(
-    pool: Pool, tasks: int, part: int, fewer: float, seed: int, noise: Noise = Noise(), rank: int = 0, groups: int = 4
+    pool: Pool, tasks: int, part: int, fewer: float, seed: int, noise: Noise = Noise(), groups: int = 4
 ) -> Source:
     """Meta-batches of `tasks` users of similar length, one in `part` of whose rows is judged and the others shown;
     a share `fewer` of the users shows a random number of them, often a small one."""
@@ -59,9 +72,9 @@ def from_users(
     widths = [int(pool.lengths[ids].max()) for ids in parts]
 
     def source(step: int) -> Feed:
-        which = int(torch.multinomial(share, 1, generator=generator(seed, step, rank, 1)))
+        which = int(torch.multinomial(share, 1, generator=generator(seed, step, 0, 1)))
         ids, width = parts[which], widths[which]
-        draw = generator(seed, step, rank, device=pool.y.device)
+        draw = generator(seed, step, 0, device=pool.y.device)
         chosen = ids[torch.randint(len(ids), (tasks,), generator=draw, device=ids.device)]
         cut = torch.rand(2, tasks, generator=draw, device=ids.device)
         shown = torch.where(cut[0] < fewer, (cut[1] ** 3 * (width + 1)).long(), width)
@@ -78,7 +91,6 @@ def from_family(
     seed: int,
     noise: Noise = Noise(),
     device: torch.device | str = "cpu",
-    rank: int = 0,
     block: int = 100,
     together: bool = False,
 ) -> Source:
@@ -89,7 +101,7 @@ def from_family(
     held: tuple[int, Feed] | None = None
 
     def drawn(which: int) -> Feed:
-        source = generator(seed, which, rank, device=device)
+        source = generator(seed, which, 0, device=device)
         feed = Feed(draw(tasks * block, source), train_noise(noise, tasks * block, source))
         return Feed(*tree_map(lambda leaf: leaf.unflatten(0, (block, tasks)), tuple(feed)))
 
