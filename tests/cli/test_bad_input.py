@@ -26,6 +26,8 @@ def refused(done, *words):
 
 ROWS = "user,x,y\n" + "".join(f"u{i % 12},{i % 7}.5,{i % 5}.25\n" for i in range(60))
 
+COMMAS = "user,x,y\n" + "".join(f'u{i % 12},{i % 7}.5,"{i},25"\n' for i in range(60))
+
 
 def spoilt(number, line):
     """ROWS with one line replaced."""
@@ -37,7 +39,11 @@ def spoilt(number, line):
 FIT = [
     ("missing column", ROWS, ["--target", "rating"], ["'rating'", "'user', 'x', 'y'"]),
     ("misspelt column", ROWS, ["--task", "usr"], ["'usr'", "did you mean 'user'"]),
-    ("non-numeric target", spoilt(9, "u1,1.5,good"), [], ["'good'", "row 9", "'y'"]),
+    ("non-numeric target", spoilt(9, "u1,1.5,good"), [], ["'good'", "row 9", "'y'", "correct or remove the row"]),
+    ("infinite target", spoilt(9, "u1,1.5,inf"), [], ["a finite number", "row 9", "'y'"]),
+    ("decimal commas", COMMAS, [], ["'y'", "different texts, such as '0,25'", "with a point"]),
+    ("semicolons", ROWS.replace(",", ";"), [], ["commas", "'user;x;y'"]),
+    ("column in capitals", ROWS, ["--target", "Y"], ["did you mean 'y' for 'Y'"]),
     ("target of texts", ROWS, ["--target", "user", "--task", "x", "--kind", "squared"], ["a number", "'user'"]),
     ("missing target", spoilt(4, "u1,1.5,"), [], ["target", "row 4", "remove rows"]),
     ("target NaN", spoilt(4, "u1,1.5,nan"), [], ["'y'", "row 4"]),
@@ -85,7 +91,7 @@ def test_fit_refuses(cli, model, tmp_path, fast, text, options, words):
 def test_fit_refuses_bytes_of_another_encoding(cli, tmp_path, fast):
     (tmp_path / "rows.csv").write_bytes(spoilt(7, "caf\u00e9,1,2").encode("latin-1"))
     done = cli("fit", tmp_path / "rows.csv", "--task", "user", "--target", "y", *fast, "-o", tmp_path / "new")
-    refused(done, "utf-8", "line 8", "encoding")
+    refused(done, "utf-8", "line 8", "UTF-8")
 
 
 def test_fit_refuses_a_truncated_parquet_file(cli, home, tmp_path, fast):
@@ -153,6 +159,7 @@ ADAPT = [
     ("format of the output", {}, ["-o", "said.xlsx"], [".csv, .tsv or .parquet", "said.xlsx"]),
     ("query without tasks", {"--query": "x,colour\n1,red\n"}, [], ["'user' in the query", "2 tasks"]),
     ("support without tasks", {"--support": "x,colour,y\n1,red,1\n"}, [], ["'user' in the support", "2 tasks"]),
+    ("no task in common", {"--support": "user,x,colour,y\nu82,1,red,1\n"}, [], ["'u82' there", "'u28' in the query"]),
     ("two tasks to save", {}, ["--save", "adapted"], ["one task", "2"]),
 ]
 

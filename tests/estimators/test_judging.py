@@ -59,5 +59,9 @@ def test_intervals_are_calibrated_by_tasks_that_showed_as_many():
     assert high.squeeze(-1).tolist() == pytest.approx([1, 1, 4, 9, 9])
     _, high = interval(calibration, said, shown, 0.85)  # four tasks cannot claim it: those that showed 5 do
     assert high.squeeze(-1).tolist() == pytest.approx([1, 1, 4, 4, 4])
-    _, high = interval(calibration, said, shown, 0.95)
+    _, high = interval(calibration, said, shown, 0.95)  # ten cannot: its own standard deviation of 2 is all there is
+    assert high.squeeze(-1).tolist() == pytest.approx([2 * 1.959964] * 5)
+    wrong = calibration._replace(scores=calibration.scores.clamp(min=3))  # it is further off than it says
+    assert interval(wrong, said, shown, 0.95)[1].squeeze(-1).tolist() == pytest.approx([2 * 3] * 5)
+    _, high = interval(calibration, said._replace(variance=()), shown, 0.95)
     assert high.isinf().all()

@@ -231,6 +231,13 @@ def test_an_adapted_model_holds_nothing_of_others(fitted, new_task, tmp_path):
         assert not any(name in schema for part in model.fitted.schema.split for name in part)
 
 
+def test_a_support_is_of_one_task(fitted, new_task):
+    support = new_task[0].assign(user="somebody")
+    support.loc[support.index[0], "user"] = "somebody else"
+    with pytest.raises(InputError, match="one task, got several"):
+        fitted("pretrain").adapt(support, new_task[2])
+
+
 def test_a_model_predicts_new_tasks_at_once(fitted, new_task):
     support, rows, known = new_task
     model = fitted("maml")

@@ -9,6 +9,7 @@ from warmstart.estimators.adapted import AdaptedModel
 from warmstart.estimators.meta_learner import MetaLearner
 from warmstart.models.mlp import MLP, seeded
 from warmstart.tasks.pool import make_pool
+from warmstart.tasks.roles import Roles
 
 POINT = ("scratch", "maml", "anil", "reptile", "meta_sgd")
 
@@ -63,6 +64,10 @@ def test_what_cannot_be_is_said(tmp_path, plan, fitted, new_task):
     for model, words in ((MetaLearner("maml"), "a network"), (MetaLearner(model=network()), "a method")):
         with pytest.raises(InputError, match=words):
             model.fit_pools(train, validation)
+    with pytest.raises(InputError, match="fit_pools"):
+        MetaLearner("maml", model=network()).fit(new_task[0], Roles("user", "y"))
+    with pytest.raises(InputError, match=r"squared, .*sqared"):
+        MetaLearner("maml", model=network()).fit_pools(train, validation, "sqared")
     model = MetaLearner("pretrain", plan=plan, trials=1, model=network()).fit_pools(train, validation)
     model.save(tmp_path / "model")
     with pytest.raises(InputError, match="model="):

@@ -46,11 +46,22 @@ def test_tables(name):
 
 def test_what_an_update_costs():
     results = load(ROOT / "results/meta_step.full.json")
-    words = []
-    for metric, more in (("microseconds", {}), ("ratio", {"against": "loop on cuda"})):
-        for steps in ("maml, 1 step", "maml, 5 steps"):
-            setting = {"workload": steps, "device": "cuda", **more}
-            words.append(f"{mean(results, 'fused, CUDA graph', metric, setting):,.0f}")
-    one, five, less, lesser = words
+
+    def found(method, metric, device, workloads, **more):
+        settings = [{"workload": workload, "device": device, **more} for workload in workloads]
+        return [f"{mean(results, method, metric, setting):,.0f}" for setting in settings]
+
+    maml, reptile, graph = ("maml, 1 step", "maml, 5 steps"), ("reptile, 5 Adam steps",), "fused, CUDA graph"
+    took = found(graph, "microseconds", "cuda", maml)
+    less = found(graph, "ratio", "cuda", maml, against="loop on cuda")
+    first = found(graph, "first call", "cuda", maml)
+    steps, whole = (found(way, "ratio", "cpu", maml, against="loop on cpu") for way in ("compiled", "compiled whole"))
+    other = [*found("compiled", "ratio", "cpu", reptile, against="loop on cpu")]
+    other += found("compiled whole", "ratio", "cpu", reptile, against="loop on cpu")
     said = re.sub(r"\s+", " ", README)
-    assert f"takes {one} microseconds at one inner step and {five} at five, {less} and {lesser} times less" in said
+    assert (
+        f"takes {took[0]} microseconds at one inner step and {took[1]} at five, {' and '.join(less)} times less" in said
+    )
+    assert f"after {' and '.join(first)} s of compiling" in said
+    assert f"it is {' and '.join(steps)} times less compiled step by step, {' and '.join(whole)} compiled" in said
+    assert f"Reptile's {' and '.join(other)} (" in said

@@ -62,5 +62,5 @@ def test_bad_cells(kind):
 def test_bad_cells_at_fit():
     refused("a target in column 'y' of the rows, got nan in row 3", Target.fit, series(1, 2, np.nan, 4))
     refused("finite.* got inf in row 2", Target.fit, series(1, np.inf, 3))
-    refused("got 'two' in row 2; declare", Target.fit, series("1", "two", "3"))
+    refused("got 'two' in row 2; correct", Target.fit, series("1", "two", "3"))
     refused("within 1e38", Target.fit(series(0.0, 1.0, 2.0)).encode, series(1e300))

@@ -12,7 +12,7 @@ from warmstart.core import Batch, Likelihood, Prediction, Task
 from warmstart.core.trees import expand, take
 from warmstart.engine.noise import generator
 from warmstart.metrics.errors import log_loss, squared_error
-from warmstart.metrics.intervals import conformal_quantile
+from warmstart.metrics.intervals import conformal_quantile, z_score
 from warmstart.models.tabular import join
 from warmstart.tasks.pool import Pool, episodes, limit_support
 
@@ -89,13 +89,20 @@ def calibrate(predict: Predictor, task: Task, sizes: Sequence[int]) -> Calibrati
 def interval(calibration: Calibration, prediction: Prediction, shown: Tensor, level: float) -> tuple[Tensor, Tensor]:
     """low and high [t, n], by the scores of the largest calibrated size that does not exceed the rows shown [t].
 
-    A size that too few tasks reached for the level takes the scores of the next smaller one.
+    A size that too few tasks reached for the level takes the scores of the next smaller one. Where no size has enough,
+    a method with a variance of its own is taken at its word, if all validation rows bear it out, or else as far as they
+    go; a point method has an interval without end.
     """
     place = torch.searchsorted(calibration.sizes, shown.cpu().long(), right=True).clamp(min=1) - 1
     reach: list[float] = []
     for scores in calibration.scores:
-        found = conformal_quantile(scores, calibration.mask * (scores != LEFT_OUT), level)
-        reach.append(reach[-1] if reach and found == float("inf") else found)
+        kept = calibration.mask * (scores != LEFT_OUT)
+        found = conformal_quantile(scores, kept, level)
+        if found == float("inf") and reach:
+            found = reach[-1]
+        elif found == float("inf") and isinstance(prediction.variance, Tensor):
+            found = max(z_score(level), float(scores[kept > 0].max()))
+        reach.append(found)
     half = torch.tensor(reach, dtype=prediction.mean.dtype)[place].to(prediction.mean.device).unsqueeze(-1) * scale(
         prediction
     )

@@ -11,7 +11,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from warmstart.core import Columns, InputError, Prediction, Tree, make_batch
+from warmstart.core import Columns, InputError, Prediction, Tree, check_names, make_batch
 from warmstart.core.trees import named_leaves, to_device, tree_map
 from warmstart.engine.device import choose_device
 from warmstart.engine.files import finite
@@ -70,6 +70,8 @@ class MetaLearner:
 
         With a folder the run keeps checkpoints there and resumes from them.
         """
+        if self.model is not None:
+            raise InputError("pools of tensors for your own network", "a table", "call fit_pools, or leave model out")
         frame = read_table(rows, "rows")
         old = None if start is None else known_schema(start, roles, kind)
         roles = roles if old is None else old.roles
@@ -117,6 +119,7 @@ class MetaLearner:
             raise InputError("a network for pools of tensors", "none", "pass MetaLearner(model=...), or fit a table")
         if self.method == "auto":
             raise InputError("a method for your own network", "auto", "name one, for instance maml")
+        check_names([kind], LIKELIHOODS, "a kind")
         problem = Problem(train, validation, Columns(), Columns(), LIKELIHOODS[kind], classes, self.model)
         self._fit(problem, None, start, folder, progress, None)
         return self
@@ -155,6 +158,8 @@ class MetaLearner:
             raise InputError(
                 f"a target column '{schema.roles.target}' in the support", ", ".join(frame.columns), "add it"
             )
+        if schema.roles.task in frame and frame[schema.roles.task].nunique() > 1:
+            raise InputError("support rows of one task", "several tasks", "adapt to each by itself, or use adapt_tasks")
         x, y = schema.transform_rows(frame, item_table), schema.target.encode(frame[schema.roles.target])
         batch = make_batch(x, y, schema.weights(frame))
         return AdaptedModel(trained, trained.adapt(batch, known), known, len(frame))

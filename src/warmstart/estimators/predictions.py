@@ -126,6 +126,9 @@ def _match(shown: list[str], asked: list[str], column: str) -> list[str]:
         names, bare = asked, "support" if shown == [NAMELESS] else ""
     if bare and len(names) > 1:
         raise InputError(f"a column '{column}' in the {bare}", f"none, but {len(names)} tasks", "add the column")
+    if shown and not bare and not set(names) & set(shown):
+        told = f"'{shown[0]}' there and '{names[0]}' in the query"
+        raise InputError("tasks of the query in the support", told, "correct the names, or leave the support out")
     return names
 
 

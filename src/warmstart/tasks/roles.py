@@ -85,8 +85,9 @@ def require(names: Iterable[str | None], have: Iterable[str], where: str) -> Non
     absent = [name for name in dict.fromkeys(names) if name is not None and name not in have]
     if not absent:
         return
-    near = {name: difflib.get_close_matches(name, have, 1) for name in absent}
-    guesses = [f"'{match[0]}' for '{name}'" for name, match in near.items() if match]
+    folded = {name.casefold(): name for name in have}
+    near = {name: difflib.get_close_matches(name.casefold(), folded, 1) for name in absent}
+    guesses = [f"'{folded[match[0]]}' for '{name}'" for name, match in near.items() if match]
     listed = ", ".join(f"'{name}'" for name in have[:20]) + (f" and {len(have) - 20} more" if len(have) > 20 else "")
     remedy = f"did you mean {', '.join(guesses)}?" if guesses else "name one of them, or add the column"
     wanted = ", ".join(f"'{name}'" for name in absent)
@@ -120,7 +121,9 @@ def _infer(column: pd.Series[Any], separator: str, where: str) -> str:
     raise InputError(f"numbers, text or lists in column '{column.name}' of the {where}", f"{written} values", remedy)
 
 
-def refuse_mixed(column: pd.Series[Any], where: str) -> None:
+def refuse_mixed(
+    column: pd.Series[Any], where: str, remedy: str = "declare the column categorical, or clean it"
+) -> None:
     """An error where numbers and text share a column, as after a typing mistake."""
     codes, names = texts(column, where)
     read = [is_number(name) for name in names]
@@ -128,6 +131,4 @@ def refuse_mixed(column: pd.Series[Any], where: str) -> None:
     several = pd.api.types.infer_dtype(column, skipna=True) != "string"
     if 0 < share < 1 and (several or share >= _NUMBER_SHARE):
         row = next(row for row, code in enumerate(codes) if code >= 0 and not read[code])
-        raise cell_error(
-            "numbers only, or text only,", column, row, where, "declare the column categorical, or clean it"
-        )
+        raise cell_error("numbers only, or text only,", column, row, where, remedy)

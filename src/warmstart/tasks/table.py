@@ -91,6 +91,8 @@ def _read_text(path: Path, encoding: str) -> Any:
     try:
         names = csv.open_csv(path, read, parse).schema.names
         _check_header(names, f"file {path}")
+        if len(names) == 1 and ";" in names[0]:
+            raise InputError(f"columns apart by commas in file {path}", f"'{names[0]}'", "save it with commas")
         as_text = csv.ConvertOptions(column_types=dict.fromkeys(names, pa.string()), strings_can_be_null=True)
         table = csv.read_csv(path, read, parse, as_text)
     except InputError:
@@ -110,7 +112,7 @@ def _unreadable(path: Path, encoding: str, error: Exception) -> InputError:
         return InputError(
             f"{encoding} text in file {path}",
             f"other bytes in line {line}",
-            "save the file as UTF-8, or pass read_table its encoding",
+            "save the file as UTF-8",
         )
     ragged = re.search(r"Row #(\d+): Expected (\d+) columns?, got (\d+)", str(error))
     if ragged:

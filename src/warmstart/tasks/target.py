@@ -18,6 +18,7 @@ from warmstart.tasks.cells import Ints, cell_error, is_number, numbers, texts
 from warmstart.tasks.features import distinct_texts, fit_number, standardise
 from warmstart.tasks.roles import refuse_mixed
 
+MOST_CLASSES = 20  # that are not asked about, however few rows there are
 KINDS = ("squared", "binary", "multiclass")  # the names of the likelihoods
 
 
@@ -38,10 +39,16 @@ class Target:
         if kind == "squared":
             return cls._squared(column)
         written = pd.api.types.infer_dtype(column, skipna=True)
-        if kind is None and written not in ("boolean", "categorical"):
-            refuse_mixed(column, "rows")
-        names = _classes(column)[1]
         numeric = written in ("integer", "floating", "mixed-integer-float", "decimal")
+        if numeric:
+            numbers(column, "rows")  # for its message where one is not finite
+        elif kind is None and written not in ("boolean", "categorical"):
+            refuse_mixed(column, "rows", "correct or remove the row")
+        names = _classes(column)[1]
+        if kind is None and not numeric and len(names) > max(MOST_CLASSES, len(column) // 2):
+            told = f"{len(names)} different texts, such as '{names[0]}'"
+            remedy = "write numbers with a point, or pass kind multiclass"
+            raise InputError(f"numbers or a few classes in target column '{column.name}'", told, remedy)
         if kind is None and numeric and len(names) != 2:
             return cls._squared(column)
         kind = kind or ("binary" if len(names) == 2 else "multiclass")
