@@ -65,3 +65,15 @@ def test_what_an_update_costs():
     assert f"after {' and '.join(first)} s of compiling" in said
     assert f"it is {' and '.join(steps)} times less compiled step by step, {' and '.join(whole)} compiled" in said
     assert f"Reptile's {' and '.join(other)} (" in said
+
+
+def test_what_the_learners_of_users_reach():
+    results = load(ROOT / "results/cold_ratings.full.json")
+    setting, said = {"data": "ml-1m", "support": "80 %"}, re.sub(r"\s+", " ", README)
+    names = ("reg_paml", "at_paml", "paml", "melu")
+    plain, bare = (
+        [f"{mean(results, f'{name}{kind}', 'MSE', setting):.3f}" for name in names] for kind in ("", ", content only")
+    )
+    told = [f"{error} (`{name}`)" for error, name in zip(plain, names, strict=True)]
+    assert f"{', '.join(told[:3])} and {told[3]} at 80 %" in said
+    assert f"by content alone {', '.join(bare[:3])} and {bare[3]}, where" in said
