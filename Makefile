@@ -18,7 +18,9 @@ $(STAMP): pyproject.toml constraints.txt
 demo: install
 	$(BIN)/warmstart demo -o out/demo
 
-test: lint unit docs
+test: install
+	+$(MAKE) -j2 lint docs
+	+$(MAKE) unit
 
 lint: install
 	$(BIN)/ruff check

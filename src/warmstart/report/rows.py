@@ -18,6 +18,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -68,7 +69,7 @@ class Row:
         """Task judgements behind the mean, or seeds when there are no tasks."""
         return sum(self.counts)
 
-    @property
+    @cached_property
     def interval(self) -> Interval:
         return _interval(self)
 

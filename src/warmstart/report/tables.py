@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from collections.abc import Collection, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -136,6 +137,7 @@ def _columns(rows: Sequence[Row], better: Mapping[str, str]) -> list[Column]:
         parts = [f"{key} {row.setting[key]}" for key in varying if key in row.setting]
         return ", ".join([name, *parts] if several or not parts else parts)
 
+    @cache
     def digits(metric: str) -> int:
         """Three significant digits of the largest mean."""
         largest = max((abs(row.mean) for row in rows if row.metric == metric and math.isfinite(row.mean)), default=0)
