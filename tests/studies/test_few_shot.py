@@ -40,6 +40,7 @@ TINY = Size(
     looks=5,
     query=3,
     tasks={3: 4},
+    asked={3: 3},
     classifier=10,
 )
 

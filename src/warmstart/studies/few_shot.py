@@ -72,6 +72,7 @@ class Size(NamedTuple):
     looks: int  # validation tasks
     query: int  # pictures of a class judged in a task
     tasks: Mapping[int, int]  # in a meta-batch, by way
+    asked: Mapping[int, int]  # pictures of a class that a training task is judged by, by way
     classifier: int  # steps that train the network of the linear head
 
 
@@ -166,7 +167,7 @@ def fit(
 ) -> tuple[Predictor, Predictor]:
     """A trained method as it predicts a task's query pictures together, and each alone."""
     way, shot = setting
-    stage = fastest_stage(device, network.strided, size.plan.steps, size.tasks[way] * way * (shot + size.query))
+    stage = fastest_stage(device, network.strided, size.plan.steps, size.tasks[way] * way * (shot + size.asked[way]))
     if name == "nearest_centroid":
         drawn = nearest_centroid.Config(way=way, shot=shot, query=size.query)
         predict = nearest_centroid.fit(parts.train, way, drawn, seed)
@@ -186,26 +187,26 @@ def fit(
         )
         return predict, one_by_one(predict)
     entry = learners[name]
-    config = entry.config(setting.way)
+    config = entry.config(way)
     if hasattr(config, "outer_decay"):
         config = replace(config, outer_decay=size.plan.steps)
     with seeded(seed):
-        model = functional(Conv4(parts.train.shape, setting.way, network.filters, network.strided).to(device))
+        model = functional(Conv4(parts.train.shape, way, network.filters, network.strided).to(device))
     if name == "protonet":
-        learner = entry.build(model, setting.way, config, stage)
+        learner = entry.build(model, way, config, stage)
     else:
         learner = entry.build(model, multiclass, config, stage)
     state = to_device(learner.init(model.params), device)
     chunk = CHUNK[device.type]
-    judged = sampler(parts.validation, setting.way, setting.shot, 5)(size.looks, generator(VALIDATION, seed))
+    judged = sampler(parts.validation, way, shot, 5)(size.looks, generator(VALIDATION, seed))
 
     def validate(state: Any) -> float:
         said = predict_stack(learner, state, judged, chunk=chunk)
         return 1 - float(accuracy(said.mean, judged.query).mean())
 
     if name != "scratch":
-        draw = sampler(parts.train, setting.way, setting.shot, size.query)
-        source = from_family(draw, size.tasks[setting.way], seed, learner.noise, device, block=BLOCK)
+        draw = sampler(parts.train, way, shot, size.asked[way])
+        source = from_family(draw, size.tasks[way], seed, learner.noise, device, block=BLOCK)
         state = train(learner, state, source, size.plan, validate, stage=stage, folder=folder, progress=report).state
 
     def together(task: Task) -> Prediction:

@@ -1,4 +1,4 @@
-"""Omniglot: new characters of unseen alphabets from one or five drawings each, 5-way and 20-way.
+"""Omniglot: new characters from one or five drawings each, 5-way and 20-way.
 
 Table 2 of Zou and Lu (2020) and of the papers it cites: 1,200 characters to train, turned by multiples of 90
 degrees as further classes, the rest to test. Settings are the papers' where they give them.
@@ -76,6 +76,7 @@ SIZES = {
         looks=20,
         query=5,
         tasks={5: 8},
+        asked={5: 5},
         classifier=300,
     ),
     "full": Size(
@@ -86,6 +87,7 @@ SIZES = {
         looks=200,
         query=15,
         tasks={5: 32, 20: 16},
+        asked={5: 15, 20: 5},
         classifier=20_000,
     ),
 }

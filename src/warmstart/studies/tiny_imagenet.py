@@ -51,6 +51,7 @@ SIZES = {
         looks=10,
         query=5,
         tasks={5: 4},
+        asked={5: 5},
         classifier=100,
     ),
     "full": Size(
@@ -61,6 +62,7 @@ SIZES = {
         looks=200,
         query=15,
         tasks={5: 4},
+        asked={5: 15},
         classifier=20_000,
     ),
 }
