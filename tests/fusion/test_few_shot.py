@@ -96,7 +96,7 @@ def test_plain_steps_are_gradient_descent(network, made):
     assert_close(found["head.bias"][0].double(), start["head.bias"].double() - 0.1 * slope[-1], rtol=1e-4, atol=1e-5)
 
 
-def test_careful_adds_standard_errors_to_the_share_of_harmed(network, pool, made):
+def test_standard_errors_are_added_to_the_share_of_harmed(network, pool, made):
     """A limit that is just met without them is missed with them."""
     errors, start, _ = made
     x, y = torch.tensor([[0.4]]), torch.tensor([[1.2]])
@@ -104,7 +104,7 @@ def test_careful_adds_standard_errors_to_the_share_of_harmed(network, pool, made
     lowest = next(
         harm / 1000
         for harm in range(1001)
-        if few_shot.adapt(network, few_shot.Config(harm=harm / 1000, **grid), errors, start, x, y).noise < 1
+        if few_shot.adapt(network, few_shot.Config(harm=harm / 1000, sure=0.0, **grid), errors, start, x, y).noise < 1
     )
     n = len(errors.size)
     needed = lowest + 2 * (lowest * (1 - lowest) / n) ** 0.5

@@ -130,6 +130,14 @@ def test_group_dro_moves_weight_to_the_group_with_the_larger_loss():
     assert first.extra["logs"].exp()[1] > 0.6
 
 
+def test_group_dro_has_no_weight_for_a_group_that_training_rows_lack(make_planted):
+    transfer = make_planted()
+    more = transfer._replace(groups=(*transfer.groups, "nobody"))
+    fitted = reweighting.fit_dro(more, cross_entropy, CFG, 2, 0)
+    same = reweighting.fit_dro(transfer, cross_entropy, CFG, 2, 0)
+    torch.testing.assert_close(fitted.value, same.value, atol=1e-5, rtol=0)
+
+
 def test_importance_weighting_is_a_weighted_mean():
     torch.manual_seed(0)
     model, x, y = functional(MLP(2, (4,), 1)), torch.randn(30, 2), (torch.rand(30) > 0.5).float()

@@ -8,7 +8,7 @@ What the pool's models say less what was made of their tasks without them, e_i, 
 the correction delta goes into the last layer by least squares. `share` and `noise` are those that would have served
 the models of the pool best, had each been asked at the very same inputs and corrected by the errors of the others; a
 choice that makes more than `harm` of them worse by 5 % is not taken, and where every choice does the model stays.
-`CAREFUL` asks more: the share has to be below `harm` by 1.645 of its standard errors, so that chance in a small pool
+The share of those made worse has to be below `harm` by `sure` of its standard errors, so that chance in a small pool
 does not pass for safety.
 """
 
@@ -34,13 +34,10 @@ class Config:
     shares: tuple[float, ...] = (0.05, 0.3)
     noises: tuple[float, ...] = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)  # of the mean variance at the rows
     harm: float = 0.05
-    sure: float = 0.0  # standard errors that are added to the share of those made worse
+    sure: float = 1.645  # standard errors that are added to the share of those made worse
     ridge: float = 1e-5
     models: int = 300  # of the pool, that the choice is made on
     points: int = 64  # of the inputs, likewise
-
-
-CAREFUL = Config(sure=1.645)
 
 
 class Errors(NamedTuple):

@@ -76,7 +76,8 @@ def _aligned_to(network: Network, cfg: Config, pool: Pool, params: Params, refer
     if cfg.references == 1:
         return params, 0.0
     said = run_models(network, held_out(_conditioned(cfg, pool, params)), inputs)
-    return params, float(((said - pool.outputs).square().mean((1, 2)) / pool.outputs.var((1, 2))).mean())
+    spread = pool.outputs.var((1, 2)).clamp(min=1e-12)
+    return params, float(((said - pool.outputs).square().mean((1, 2)) / spread).mean())
 
 
 def fit(network: Network, cfg: Config, pool: Pool) -> State:

@@ -19,6 +19,8 @@ from warmstart.selection.measures import Measure
 from warmstart.selection.training import Drawn, Inner, Step, shares, train_models
 from warmstart.tasks.transfer import Transfer, task_rows
 
+ABSENT = -1e9  # log q of a group without rows: finite, since a state that is not counts as diverged
+
 
 def importance_step(model: Model, likelihood: Likelihood, optimiser: Optimiser) -> Step:
     """`extra`: the weight of a row of each group."""
@@ -72,7 +74,7 @@ def fit_importance(transfer: Transfer, measure: Measure, cfg: Config, trials: in
 def fit_dro(transfer: Transfer, measure: Measure, cfg: Config, trials: int, seed: int) -> Fitted:
     group = task_rows(transfer, transfer.sources).group
     counts = torch.bincount(group, minlength=len(transfer.groups))
-    present = torch.where(counts > 0, 0.0, -torch.inf)
+    present = torch.where(counts > 0, 0.0, ABSENT)
     logs = (present - torch.logsumexp(present, 0)).expand(trials, -1)
     return _alone(
         transfer,
