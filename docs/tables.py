@@ -7,14 +7,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from warmstart.report import Results, load, markdown, plain, table
+from warmstart import studies
+from warmstart.cli.modules import runnable
+from warmstart.report import Results, Row, load, markdown, plain, table
+from warmstart.studies import cost, omniglot, tiny_imagenet
 
 PAGES = {
     "scratch": ["scratch"],
     "pretrain": ["pretrain"],
     "maml": ["maml", "fomaml", "anil"],
     "reptile": ["reptile"],
-    "imaml": ["imaml"],
+    "imaml": ["imaml", "imaml, plain gradient"],
     "meta_sgd": ["meta_sgd"],
     "bmaml": ["bmaml"],
     "empirical_bayes": ["empirical_bayes"],
@@ -96,7 +99,9 @@ PAGES = {
         "own adapter, 500 rows",
     ],
 }
+EXPECTED = {"omniglot": omniglot.ALL, "tiny_imagenet": tiny_imagenet.ALL, "cost": cost.ENTRIES}  # rows, run or not
 PEERS = {"cold_ratings": ["bias", "stack of baselines", "preference_bayes"]}  # beside the methods of any page
+PAPER = "paper "
 TRIAL = "trial"  # the setting that tells a trial of a search from a score
 NO_RESULTS = "No results have been committed yet.\n"
 
@@ -108,18 +113,37 @@ def section(results: Results, methods: Sequence[str] | None = None) -> str:
     were chosen are shown.
     """
     blocks = [f"**{results.study}, {results.preset}**"]
-    methods = methods and list(dict.fromkeys([*methods, *PEERS.get(results.study, [])]))
+    expected = EXPECTED.get(results.study)
+    if methods is None:
+        methods = expected and list(dict.fromkeys([*expected, *(row.method for row in results.rows)]))
+    else:
+        known = expected or methods
+        methods = list(dict.fromkeys([*(name for name in methods if name in known), *PEERS.get(results.study, [])]))
     scored = [row for row in results.rows if TRIAL not in row.setting]
     for metric, unit in dict.fromkeys((row.metric, row.unit) for row in scored):
         rows = tuple(row for row in scored if row.metric == metric)
         heading = f"{metric} ({unit})" if unit else metric
         blocks.append(f"{heading}:\n\n{markdown(table(replace(results, rows=rows), methods))}")
+        blocks += published(rows, methods)
     if len(scored) < len(results.rows):
         blocks.append(chosen(results, methods))
     commands = ", ".join(f"`{line}`" for line in results.command.splitlines())
     devices = ", ".join(results.device.splitlines())
     versions = ", ".join(f"{name} {' and '.join(version.splitlines())}" for name, version in results.versions.items())
     return "\n\n".join([*blocks, f"{commands} on {devices}, {results.date}; {versions}."]) + "\n"
+
+
+def published(rows: Sequence[Row], methods: Sequence[str] | None) -> list[str]:
+    """What papers report for the rows of a metric."""
+    shown = [row for row in rows if row.peer.startswith(PAPER) and (methods is None or row.method in methods)]
+    keys = list(dict.fromkeys(key for row in shown for key in row.setting))
+    differ = [key for key in keys if len({row.setting.get(key) for row in rows}) > 1]
+    told = [
+        f"{row.method}{''.join(f', {key} {row.setting[key]}' for key in differ if key in row.setting)}: "
+        f"{row.peer.removeprefix(PAPER)}"
+        for row in shown
+    ]
+    return [f"Published: {'; '.join(told)}."] if told else []
 
 
 def chosen(results: Results, methods: Sequence[str] | None = None) -> str:
@@ -155,4 +179,7 @@ def write(results: Path, target: Path) -> None:
     target.mkdir(parents=True, exist_ok=True)
     for name, methods in PAGES.items():
         (target / f"{name}.md").write_text(page(found, methods), encoding="utf-8")
-    (target / "all.md").write_text(page(found), encoding="utf-8")
+    done = {result.study for result in found if result.preset == "full"}
+    left = ", ".join(f"`{name}`" for name in runnable(studies) if name not in done)
+    told = f"Studies without a committed run at full size: {left}.\n\n" if left else ""
+    (target / "all.md").write_text(told + page(found), encoding="utf-8")

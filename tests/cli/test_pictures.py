@@ -192,7 +192,9 @@ def test_adapt_refuses_other_folders(cli, gallery, here):
     line = ("adapt", "model", "--support", "support", "--query")
     refused(cli(*line, "empty"), "pictures in empty", "none")
     refused(cli(*line, "nowhere"), "--query", "nowhere")
-    refused(cli(*line, "query/0.png"), "--query", "the file query/0.png")
+    (here / "rows.csv").write_text("a,b")
+    refused(cli(*line, "rows.csv"), "a whole picture in rows.csv")
+    assert cli(*line, "query/0.png", "--quiet").code == 0
     refused(cli("adapt", "model", "--query", "query"), "--support")
     refused(cli("adapt", "model", "--support", "empty", "--query", "query"), "no picture")
     refused(cli(*line, "query", "--level", "0.5", "-k", "1"), "-k, --level")

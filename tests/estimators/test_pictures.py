@@ -171,6 +171,17 @@ def test_a_picture_that_comes_twice_is_not_shown_and_judged(images):
     assert len(read.names) == 11 and notes[-1] == "class angle01 left out: no picture is its own"
 
 
+def test_a_support_picture_counts_once_and_has_one_class(fitted, images):
+    support, asked = shown_and_asked(images, [0, 4, 8], 2)
+    twice = make_images(support.pixels[[0, 1, 1, 2, 3, 4, 5]], torch.tensor([3, 2, 2]), support.names)
+    adapted, same = fitted["protonet"].adapt(twice), fitted["protonet"].adapt(support)
+    assert adapted.notes == ("1 picture left out as the same as another of its class",)
+    assert torch.equal(adapted.predict(asked), same.predict(asked))
+    torn = make_images(support.pixels[[0, 1, 1, 3, 4, 5]], torch.tensor([2, 2, 2]), support.names)
+    with pytest.raises(InputError, match="in one class, got one in angle00 and in angle04"):
+        fitted["protonet"].adapt(torn)
+
+
 def test_the_network_fits_the_pictures():
     assert design_for((1, 20, 28)) == Design(64, True) and design_for((1, 20, 29)) == Design(32, False)
     assert design_for((3, 28, 28)) == Design(32, False) and design_for((3, 12, 28)) == Design(64, True)

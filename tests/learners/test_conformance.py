@@ -73,6 +73,7 @@ mind = {"memory": 6, "neighbours": 2, "sharpness": 0.7, "warm_up": 1, "memory_lr
 LEARNERS = {
     "scratch": Case(scratch.build, scratch.Config(inner_lr=0.1, test_steps=3)),
     "pretrain": Case(pretrain.build, pretrain.Config(inner_lr=0.1, test_steps=3, inner="momentum", weight_decay=0.1)),
+    "pretrain-shrink": Case(pretrain.build, pretrain.Config(inner_lr=0.1, test_steps=2, shrink=0.5), "squared"),
     "maml": Case(maml.build, maml.Config(**descent, weight_decay=0.1)),
     "maml-momentum": Case(maml.build, maml.Config(**descent, inner="momentum", outer_decay=7), "squared"),
     "maml-adam": Case(maml.build, maml.Config(**descent, inner="adam", recompute=True), "squared binary"),
@@ -82,7 +83,7 @@ LEARNERS = {
     "imaml": Case(imaml.build, imaml.Config(**descent, prox=0.8, solve_steps=3)),
     "imaml-halvings": Case(imaml.build, imaml.Config(**descent, solve_steps=0, halvings=3), "squared"),
     "meta_sgd": Case(meta_sgd.build, meta_sgd.Config(**descent)),
-    "meta_sgd-head": Case(meta_sgd.build, meta_sgd.Config(**descent, inner="adam"), "binary", fast="head.*"),
+    "meta_sgd-head": Case(meta_sgd.build, meta_sgd.Config(**descent, inner="adam", shrink=2.0), "binary", "head.*"),
     "empirical_bayes": Case(empirical_bayes.build, empirical_bayes.Config(components=2, rank=1, evidence=0.6)),
     "empirical_bayes-prior": Case(empirical_bayes.build, empirical_bayes.Config(components=3), "squared", prior=True),
     "gem": Case(gem.build, gem.Config(**inferred)),

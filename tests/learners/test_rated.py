@@ -10,7 +10,7 @@ from warmstart.core import Model, functional, make_batch, make_task
 from warmstart.core.trees import leaves, take
 from warmstart.engine.meta import Feed, meta_update, predict_stack
 from warmstart.engine.stage import PLAIN, TRACED
-from warmstart.learners import melu, paml, reg_paml
+from warmstart.learners import melu, meta_sgd, paml, pretrain, reg_paml
 from warmstart.maths.rated import rate_of, rated
 from warmstart.models.likelihoods import binary, squared
 
@@ -95,6 +95,30 @@ def test_melu_is_a_loop_over_users(stage, likelihood):
     torch.testing.assert_close(info.loss, expected.detach())
     wanted = torch.autograd.grad(expected, list(params.values()), allow_unused=True, materialize_grads=True)
     torch.testing.assert_close(list(delta.grad.values()), list(wanted))
+
+
+@pytest.mark.parametrize("stage", [PLAIN, TRACED], ids=["plain", "traced"])
+def test_meta_sgd_shrinks_as_a_loop_over_users_does(stage):
+    model, tasks = setting()
+    learner = meta_sgd.build(model, squared, meta_sgd.Config(inner_lr=0.4, inner_steps=2, shrink=1.5), stage)
+    delta, info = learner.meta_grad(learner.init(model.params), tasks, ())
+    params = grown(model.params)
+    expected = loop(model, squared, tasks, params, torch.full((USERS,), 0.4), 2, 1.5)
+    torch.testing.assert_close(info.loss, expected.detach())
+    wanted = torch.autograd.grad(expected, list(params.values()), allow_unused=True, materialize_grads=True)
+    torch.testing.assert_close(list(delta.grad["params"].values()), list(wanted))
+
+
+def test_fine_tuning_shrinks_as_melu_does():
+    model, tasks = setting()
+    told = [
+        predict_stack(module.build(model, squared, cfg), module.build(model, squared, cfg).init(model.params), tasks)
+        for module, cfg in (
+            (pretrain, pretrain.Config(inner_lr=0.4, test_steps=3, shrink=1.5)),
+            (melu, melu.Config(inner_lr=0.4, inner_steps=3, shrink=1.5)),
+        )
+    ]
+    torch.testing.assert_close(told[0].mean, told[1].mean)
 
 
 @pytest.mark.parametrize("module", [paml, reg_paml], ids=["paml", "reg_paml"])

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from warmstart.report import load
+from warmstart.studies import omniglot
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
@@ -42,6 +43,27 @@ def test_tables(name):
     for label, method in names.items():
         found = [f"{mean(results, method, metric, setting):.3f}" for setting in settings]
         assert f"| {label} | {' | '.join(found)} |" in README
+
+
+def test_pictures():
+    results = load(ROOT / "results/omniglot.full.json")
+    settings = [{"way": way, "shot": shot} for way in (5, 20) for shot in (1, 5)]
+    names = {f"`{name}`": name for name in ("meta_sgd", "maml", "fomaml", "reptile", "imaml")} | {
+        "`imaml`, plain gradient": "imaml, plain gradient",
+        "prototypical network": "protonet",
+        "pre-trained network, new linear head": "linear_head",
+        "nearest centroid of pixels": "nearest_centroid",
+        "from scratch": "scratch",
+    }
+    assert set(names.values()) == set(omniglot.ALL)
+    for label, method in names.items():
+        ran = [row.setting for row in results.rows if row.method == method]
+        scores = [f"{mean(results, method, 'accuracy', at):.1f}" if at in ran else "not run" for at in settings]
+        told = [omniglot.PUBLISHED.get((method, *setting.values())) for setting in settings]
+        published = "" if None in told else ", ".join(map(str, told))
+        assert f"| {label} | {' | '.join(scores)} | {published} |" in README
+    apart = [mean(results, "maml", metric, settings[0]) for metric in ("accuracy", "accuracy, alone")]
+    assert f"MAML has {apart[0] - apart[1]:.1f} points less" in README
 
 
 def test_what_an_update_costs():

@@ -48,6 +48,19 @@ def test_the_rivals_of_a_study_stand_beside_the_methods_of_a_page(tables, monkey
     assert tables.page([study], ["imaml"]) == tables.NO_RESULTS
 
 
+def test_rows_that_a_study_has_still_to_run_are_shown(tables, monkeypatch):
+    monkeypatch.setattr(tables, "EXPECTED", {"sine": ("maml", "imaml")})
+    study = results(mse("maml", 1, 0.5), mse("reptile", 1, 0.25))
+    assert cells(tables.section(study))[1:] == [["maml", "0.500"], ["imaml", "not run"], ["reptile", "0.250"]]
+    assert cells(tables.section(study, ["imaml", "anil"]))[1:] == [["imaml", "not run"]]
+
+
+def test_what_papers_report_stands_below(tables):
+    told = [make_row("maml", {"shot": k}, "mse", {0: 0.5}, peer=peer) for k, peer in ((5, "paper 0.4"), (10, "loop"))]
+    assert "Published: maml, shot 5: 0.4." in tables.section(results(*told))
+    assert "Published" not in tables.section(results(told[1]))
+
+
 def test_each_metric_has_its_table_and_unit(tables):
     text = tables.section(results(mse("maml", 1, 0.5), make_row("maml", {}, "time", {0: 2.0}, unit="s")))
     assert cells(text) == [["method", "mse"], ["maml", "0.500"], ["method", "time (s)"], ["maml", "2.00"]]

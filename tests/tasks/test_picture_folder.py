@@ -1,7 +1,9 @@
 """Folders of pictures: classes, conversions that are said, and that everything wrong is an InputError."""
 
 import io
+import os
 import re
+import shutil
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -78,6 +80,39 @@ def test_sixteen_bits_keep_their_high_byte(tmp_path):
     images, notes = read_folder(tmp_path)
     assert np.array_equal(images.pixels[0, 0].numpy(), (values >> 8).astype(np.uint8))
     assert notes == ["1 picture reduced from 16 to 8 bits"]
+
+
+@pytest.mark.parametrize(("kind", "most"), [(np.uint16, 255), (np.uint16, 4000), (np.int32, 255)])
+def test_deep_pictures_that_use_few_of_their_bits_are_refused(tmp_path, kind, most):
+    """Read as 16 bits they would be black; how many bits were meant they do not say."""
+    write(tmp_path / "a" / "0.tif", np.full((4, 4), most, kind))
+    refused(lambda: read_folder(tmp_path), "0.tif", f"none above {most}", "8 bits")
+
+
+def test_names_that_are_no_text_are_refused(tmp_path):
+    write(tmp_path / "a" / "0.png", noise(0, 4, 4))
+    (tmp_path / "a" / "0.png").rename(os.fsdecode(os.fsencode(tmp_path) + b"/a/\xff.png"))
+    refused(lambda: read_folder(tmp_path), "UTF-8", "udcff")
+
+
+def test_parts_of_a_collection_are_not_classes_apart(tmp_path):
+    for k, name in enumerate(("train/a", "train/b", "val/b", "Greek/a", "Latin/a")):
+        write(tmp_path / name / "0.png", noise(k, 4, 4))
+    refused(lambda: read_folder(tmp_path), "b in train and in val", "train")
+    shutil.rmtree(tmp_path / "val")
+    assert read_folder(tmp_path)[0].names == ("Greek/a", "Latin/a", "train/a", "train/b")
+
+
+def test_no_class_is_left_out_of_a_whole(tmp_path):
+    write(tmp_path / "a" / "0.png", noise(0, 4, 4))
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "0.heic").write_text("")
+    assert read_folder(tmp_path)[0].names == ("a",)
+    refused(lambda: read_folder(tmp_path, whole=True), "every class", "none in b")
+    shutil.rmtree(tmp_path / "b")
+    write(tmp_path / "c" / "0.png", noise(1, 4, 4))
+    (tmp_path / "c" / "0.png").write_bytes(b"\x89PNG")
+    refused(lambda: read_folder(tmp_path, broken="skip", whole=True), "every class", "none in c")
 
 
 def test_transparency_lies_on_white(tmp_path):

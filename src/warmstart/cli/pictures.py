@@ -174,15 +174,12 @@ def export_pictures(voice: Voice, model: Path, support: Path | None, output: Pat
 
 
 def _adapted(model: Path, support: Path, broken: str, device: str) -> AdaptedPictures:
-    """The model adapted to a folder of class folders, in which no picture may have two classes."""
+    """The model adapted to a folder of class folders."""
     from warmstart.estimators.picture_learner import PictureLearner
-    from warmstart.tasks.picture_folder import find_repeats
 
     learner = PictureLearner.load(model)
     learner.broken = checked_broken(broken)
-    adapted = learner.adapt(support, device)
-    _refuse_repeats(find_repeats(adapted.support), adapted)
-    return adapted
+    return learner.adapt(support, device)
 
 
 def _folder(flag: str, path: Path | None) -> Path:
@@ -204,7 +201,7 @@ def adapt_to_pictures(
     from warmstart.core import InputError
     from warmstart.tasks.picture_folder import read_pictures, same_pictures
 
-    shown, query = _folder("--support", support), _folder("--query", query)
+    shown, query = _folder("--support", support), query if query.is_file() else _folder("--query", query)
     output = model.with_name(f"{model.name}-predictions") if output is None else output
     adapted = _adapted(model, shown, broken, device)
     pixels, files, notes = read_pictures(query, adapted.trained.shape, checked_broken(broken))
@@ -214,13 +211,13 @@ def adapt_to_pictures(
         more = f" and {len(both) - 1} more" if len(both) > 1 else ""
         raise InputError(
             "query pictures that the support does not show",
-            f"{files[asked]}{more}, the same as one of {_class_of(adapted, first)}",
+            f"{files[asked]}{more}, the same as one of {adapted.support.class_of(first)}",
             "take it out of one of the two",
         )
     check_writable(output)
     chances = adapted.predict(pixels).tolist()
     told = [f"support: {note}" for note in adapted.notes] + [f"query: {note}" for note in notes]
-    _write(output, adapted, pixels, files, chances)
+    _write(output, adapted, pixels, files, chances, told)
     names = adapted.names
     voice.document(
         {
@@ -248,26 +245,17 @@ def adapt_to_pictures(
     voice.say(f"Predictions: {output / PREDICTIONS}\nContact sheet: {output / SHEET}")
 
 
-def _refuse_repeats(repeats: Sequence[tuple[int, int]], adapted: AdaptedPictures) -> None:
-    """A picture shown as two classes would make one of the labels wrong."""
-    from warmstart.core import InputError
-
-    for first, later in repeats:
-        one, other = _class_of(adapted, first), _class_of(adapted, later)
-        if one != other:
-            raise InputError("each support picture in one class", f"one in {one} and in {other}", "remove one of them")
-
-
-def _class_of(adapted: AdaptedPictures, row: int) -> str:
-    return adapted.names[int((adapted.support.offsets[1:] <= row).sum())]
-
-
 def _ranked(names: Sequence[str], chances: Sequence[float]) -> list[tuple[str, float]]:
     return sorted(zip(names, chances, strict=True), key=lambda pair: -pair[1])
 
 
 def _write(
-    output: Path, adapted: AdaptedPictures, pixels: Any, files: Sequence[str], chances: list[list[float]]
+    output: Path,
+    adapted: AdaptedPictures,
+    pixels: Any,
+    files: Sequence[str],
+    chances: list[list[float]],
+    notes: Sequence[str],
 ) -> None:
     """predictions.csv and the contact sheet."""
     import pandas as pd
@@ -284,7 +272,7 @@ def _write(
         pd.DataFrame({"picture": files, "prediction": [name for name, _ in best], **columns}), output / PREDICTIONS
     )
     shown = [
-        Thumbnail(picture.numpy(), _class_of(adapted, row), hint=_class_of(adapted, row))
+        Thumbnail(picture.numpy(), support.class_of(row), hint=support.class_of(row))
         for row, picture in enumerate(support.pixels[:MOST_DRAWN])
     ]
     judged = [
@@ -305,7 +293,7 @@ def _write(
             svg=contact_sheet(judged, "Query pictures with their likeliest class"),
         ),
     ]
-    how = {"Command": called(), "Method": adapted.trained.name}
+    how = {"Command": called(), "Method": adapted.trained.name, **({"Notes": "; ".join(notes)} if notes else {})}
     verdict = (
         f"{len(files)} pictures judged among {len(names)} classes, each alone with the {len(support.pixels)} shown."
     )

@@ -120,13 +120,14 @@ class PictureLearner:
     def adapt(self, support: Images | str | Path, device: str = "cpu") -> AdaptedPictures:
         """A classifier of the support's classes, of which there are at most `way` where the method has a head.
 
-        Pictures of another size or mode are converted, which the result's notes say.
+        Pictures of another size or mode are converted, which the result's notes say. Every class must show a picture
+        that can be read, and no picture may be of two classes.
         """
         trained, where = self.fitted, choose_device(device)
         if isinstance(support, Images):
             return adapt_pictures(trained, support, where)
         channels, *size = trained.shape
-        images, notes = read_folder(support, (size[0], size[1]), channels == 3, self.broken)
+        images, notes = read_folder(support, (size[0], size[1]), channels == 3, self.broken, whole=True)
         adapted = adapt_pictures(trained, images, where)
         return dataclasses.replace(adapted, notes=(*notes, *adapted.notes))
 

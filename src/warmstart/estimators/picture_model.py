@@ -25,6 +25,7 @@ from warmstart.estimators.picture_judging import sharpen
 from warmstart.estimators.picture_methods import Design, assemble, find, most_classes
 from warmstart.estimators.trained import damaged, under
 from warmstart.tasks.images import Images, as_batch
+from warmstart.tasks.picture_folder import find_repeats, without_repeats
 from warmstart.tasks.split import Split
 
 VERSION = 1  # of schema.json
@@ -190,6 +191,11 @@ def adapt_pictures(trained: TrainedPictures, support: Images, device: torch.devi
         raise InputError("a picture of every class in the support", f"none of {empty}", "add one, or leave it out")
     pixels, notes = convert(support.pixels, trained.shape)
     support = support._replace(pixels=pixels).to("cpu")
+    for first, later in find_repeats(support):
+        one, other = support.class_of(first), support.class_of(later)
+        if one != other:
+            raise InputError("each support picture in one class", f"one in {one} and in {other}", "remove one of them")
+    support, repeated = without_repeats(support)
     # outputs go to classes in an order that only their pictures decide, or names would change what is said
     order = sorted(range(count), key=lambda c: _digest(support, c))
     rows = support.select(torch.tensor(order))
@@ -200,7 +206,7 @@ def adapt_pictures(trained: TrainedPictures, support: Images, device: torch.devi
     state, batch, columns = to_device((state, shown, columns), device)
     with torch.no_grad():
         adapted = adapt(learner, state, batch, torch.zeros(0, device=device))
-    return AdaptedPictures(trained, support, tuple(notes), learner, state, adapted, batch.x, columns)
+    return AdaptedPictures(trained, support, (*notes, *repeated), learner, state, adapted, batch.x, columns)
 
 
 def convert(pixels: Tensor, shape: tuple[int, int, int]) -> tuple[Tensor, list[str]]:

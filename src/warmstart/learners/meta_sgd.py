@@ -29,6 +29,7 @@ class Config:
     inner_steps: int = 1  # of training
     test_steps: int = 0  # of adaptation; 0: as many as in training, which the rates are learned for
     inner: str = "sgd"  # sgd, momentum or adam
+    shrink: float = 0.0  # rows' worth of staying where all tasks start
     recompute: bool = False  # keep few states of the inner loop and run it again: less memory, more time
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
@@ -47,7 +48,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     if cfg.inner_steps < 1:
         raise InputError("at least one of inner_steps", f"{cfg.inner_steps}", "rates are learned from the steps taken")
     loss = task_loss(model, likelihood)
-    inner_loop = descent(model, likelihood, named(cfg.inner))
+    inner_loop = descent(model, likelihood, named(cfg.inner), cfg.shrink)
     out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
 
     def init(params: Params) -> State:
@@ -60,11 +61,14 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         return inner_loop.start(model.split(state.theta["params"])[0])
 
     def descend(shared: Tree, inner: Inner, batch: Batch, noise: Tree) -> Inner:
-        return inner_loop.step(shared["slow"], inner, batch, shared["rates"])
+        return inner_loop.step(shared["slow"], inner, batch, shared["rates"], shared.get("fast"))
+
+    def shared_by_all(theta: Tree) -> Tree:
+        fast, slow = model.split(theta["params"])
+        return {"slow": slow, "rates": theta["rates"], **({"fast": fast} if cfg.shrink else {})}
 
     def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
-        slow = model.split(state.theta["params"])[1]
-        return descend({"slow": slow, "rates": state.theta["rates"]}, inner, batch, noise)
+        return descend(shared_by_all(state.theta), inner, batch, noise)
 
     def predict(state: State, adapted: Params, x: Tree, noise: Tree) -> Any:
         return inner_loop.predict(model.split(state.theta["params"])[1], adapted, x)
@@ -77,13 +81,13 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
 
     def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
         fast, slow = model.split(state.theta["params"])
-        shared = {"slow": slow, "rates": state.theta["rates"]}
         count = len(tasks.key)
         first = Inner(expand(fast, count), expand(inner_loop.start(fast).opt, count))
-        inner, tape = loop.run(shared, first, tasks.support, (), cfg.inner_steps)
+        inner, tape = loop.run(shared_by_all(state.theta), first, tasks.support, (), cfg.inner_steps)
         value, slow_grad, cotangent = judged(slow, inner.phi, tasks.query)
         through, pulled = loop.pull(tape, Inner(cotangent, zeros_like(inner.opt)))
         fast_grad = tree_map(lambda leaf: leaf.sum(0), pulled.phi)
+        fast_grad = add(fast_grad, through["fast"]) if cfg.shrink else fast_grad
         grads = {**add(slow_grad, through["slow"]), **fast_grad}
         ordered = {name: grads[name] for name in state.theta["params"]}
         return Delta({"params": ordered, "rates": through["rates"]}), Info(value)

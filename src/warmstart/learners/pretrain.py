@@ -28,6 +28,7 @@ class Config:
     inner_lr: float = 0.01  # of fine-tuning
     test_steps: int = 10
     inner: str = "sgd"  # sgd, momentum or adam
+    shrink: float = 0.0  # rows' worth of staying where all tasks start, in fine-tuning
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.0
@@ -43,14 +44,15 @@ SPACE: dict[str, list[Any]] = {
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     loss = task_loss(model, likelihood)
-    inner_loop = descent(model, likelihood, named(cfg.inner))
+    inner_loop = descent(model, likelihood, named(cfg.inner), cfg.shrink)
     out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
 
     def start(state: State, descriptor: Tree) -> Inner:
         return inner_loop.start(model.split(state.theta)[0])
 
     def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
-        return inner_loop.step(model.split(state.theta)[1], inner, batch, cfg.inner_lr)
+        fast, slow = model.split(state.theta)
+        return inner_loop.step(slow, inner, batch, cfg.inner_lr, fast)
 
     def predict(state: State, adapted: Params, x: Tree, noise: Tree) -> Any:
         return inner_loop.predict(model.split(state.theta)[1], adapted, x)

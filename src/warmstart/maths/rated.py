@@ -19,6 +19,7 @@ from torch.func import grad_and_value, vmap
 
 from warmstart.core import Batch, Likelihood, Model, Params, Prediction, Task, Tree, mean_loss
 from warmstart.core.trees import dot, tree_map
+from warmstart.maths.descent import share_of
 from warmstart.maths.optim import descend
 
 
@@ -53,8 +54,7 @@ def rated(model: Model, likelihood: Likelihood, steps: int, shrink: float = 0.0)
         slope = dot(grads, grads)
         if not shrink:
             return Inner(descend(inner.phi, grads, inner.rate), inner.rate), slope
-        weight = (rows.w * rows.mask).sum()
-        share = weight / (weight + shrink)
+        share = share_of(rows, shrink)
         kept = start if first else tree_map(lambda phi, theta: torch.lerp(theta, phi, share), inner.phi, start)
         return Inner(descend(kept, grads, inner.rate * share), inner.rate), slope
 

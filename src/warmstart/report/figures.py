@@ -65,7 +65,8 @@ def error_curves(
     with canvas(7.2, 3.9) as (figure, grid):
         axes = grid[0, 0]
         ticks = sorted({float(x) for line in lines.values() for x in np.ravel(line.x)})
-        axes.set_xscale("function", functions=(np.log1p, np.expm1))  # 0 has a place and small counts have room
+        # 0 has a place and small counts have room; ticks that are tried to the left of it are not drawn
+        axes.set_xscale("function", functions=(lambda x: np.log1p(np.maximum(x, -0.99)), np.expm1))
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.minorticks_off()
         ends: dict[str, tuple[float, str]] = {}

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from warmstart.estimators.preference_networks import COMMON, NETWORKS
+from warmstart.estimators.preference_networks import COMMON, NETWORKS, STEPS
 from warmstart.learners import at_paml, melu, meta_sgd, paml, pretrain, reg_paml
 from warmstart.report import Row, differences, make_row
 from warmstart.report.figures import group_bars
@@ -45,8 +45,8 @@ AS_PUBLISHED = Network(identity=False, hidden=(320, 192))
 TWENTY = Schedule(epochs=20, patience=10, fewer=0.0, sizes=(), decay=False)
 FAMILIES: dict[str, tuple[Any, Any]] = {
     **NETWORKS,
-    "meta_sgd": (meta_sgd, meta_sgd.Config(inner_lr=0.05, inner_steps=3, **COMMON)),
-    "transfer": (pretrain, pretrain.Config(inner_lr=0.03, test_steps=5, **COMMON)),
+    "meta_sgd": (meta_sgd, meta_sgd.Config(inner_lr=0.05, **STEPS)),
+    "transfer": (pretrain, pretrain.Config(inner_lr=0.03, test_steps=5, shrink=8.0, **COMMON)),
 }
 # Table 7 and D.2 of the paper, which gives Meta-SGD and transfer learning no settings of their own
 PUBLISHED: dict[str, Any] = {
@@ -76,7 +76,7 @@ PAPER_SAYS: dict[str, dict[str, float]] = {
 
 def _row(module: Any, config: Any, network: Network, schedule: Schedule = SCHEDULE, tuned: bool = True) -> Learnt:
     fitted = partial(fit, module.build, network=network, schedule=schedule)
-    return Learnt(fitted, config, module.SPACE if tuned else {})
+    return Learnt(fitted, config, {**module.SPACE, "shrink": melu.SPACE["shrink"]} if tuned else {})
 
 
 ENTRIES: dict[str, Learnt] = {

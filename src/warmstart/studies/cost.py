@@ -2,7 +2,8 @@
 
 Figure 2(b) of Zou and Lu (2020): the four-block network with 32 filters, 5-way 1-shot. Methods that
 backpropagate through the inner loop pay for every step of it; the others do not. The variational methods take
-one draw a step; its noise is drawn before the meta-step and not counted.
+one draw a step; its noise is drawn before the meta-step and not counted. BMAML has two particles, LLAMA takes
+the curvature layer by layer.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from warmstart.engine.loop import Report, silent
 from warmstart.engine.memory import peak_bytes
 from warmstart.engine.meta import Feed, meta_update
 from warmstart.engine.noise import generator, train_noise
-from warmstart.learners import abml, gem, imaml, maml, meta_sgd, reptile
+from warmstart.learners import abml, bmaml, gem, imaml, kl_chaser, llama, maml, meta_sgd, pmaml, reptile
 from warmstart.models.conv4 import Conv4, fastest_stage
 from warmstart.models.likelihoods import multiclass
 from warmstart.models.mlp import seeded
@@ -44,8 +45,14 @@ ENTRIES = {
     "fomaml": Entry(maml.build, lambda steps: maml.Config(inner_steps=steps, first_order=True)),
     "reptile": Entry(reptile.build, lambda steps: reptile.Config(inner_steps=steps)),
     "imaml": Entry(imaml.build, lambda steps: imaml.Config(inner_steps=steps)),
+    "imaml, plain gradient": Entry(imaml.build, lambda steps: imaml.Config(inner_steps=steps, solve_steps=0)),
     "meta_sgd": Entry(meta_sgd.build, lambda steps: meta_sgd.Config(inner_steps=steps)),
     "abml": Entry(abml.build, lambda steps: abml.Config(inner_steps=steps, samples=1)),
+    "pmaml": Entry(pmaml.build, lambda steps: pmaml.Config(inner_steps=steps, samples=1)),
+    "kl_chaser": Entry(kl_chaser.build, lambda steps: kl_chaser.Config(inner_steps=steps, samples=1)),
+    "bmaml": Entry(bmaml.build, lambda steps: bmaml.Config(inner_steps=steps, particles=2)),
+    "llama": Entry(llama.build, lambda steps: llama.Config(inner_steps=steps, curvature="kronecker")),
+    "gem_bml": Entry(gem.build, lambda steps: gem.Config(inner_steps=steps, samples=1, plus=False)),
     "gem_bml_plus": Entry(gem.build, lambda steps: gem.Config(inner_steps=steps, samples=1)),
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from hashlib import blake2b
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -141,7 +142,7 @@ def run_study(
     for setting, name, seed in itertools.product(settings, names, seeds):
         test = sampler(parts.test, setting.way, setting.shot, size.query)(size.tests, generator(TEST, setting.way))
         report = bar(f"{name}, {setting.label}, seed {seed}")
-        kept = None if folder is None else folder / f"{size.plan.steps}-{name}-{setting.short}-{seed}"
+        kept = None if folder is None else folder / kept_name(name, learners, setting, size, network, seed)
         try:
             with fast_products(where):
                 predict, alone = fit(name, learners, parts, setting, size, network, seed, where, report, kept)
@@ -152,6 +153,15 @@ def run_study(
     rows = [row for key, by_seed in found.items() for row in rows_of(*key, by_seed, published)]
     results = make_results(study, preset, str(where), called(), rows)
     return Outcome(results, sections(results, settings, found), verdict(rows, settings[0]))
+
+
+def kept_name(
+    name: str, learners: Mapping[str, Entry], setting: Setting, size: Size, network: Network, seed: int
+) -> str:
+    """Of the checkpoints of a row: other settings have another name, and start afresh."""
+    way, config = setting.way, learners[name].config(setting.way) if name in learners else size.classifier
+    words = repr((size.plan, size.looks, size.tasks[way], size.asked[way], network, config))
+    return f"{name}-{setting.short}-{seed}-{blake2b(words.encode(), digest_size=4).hexdigest()}"
 
 
 def fit(
@@ -295,7 +305,13 @@ def sections(
         }
         picture = reliability_figure(bins) if bins else ""
         shown.append(
-            Section(setting.label, PROSE, made, picture, "How often a class that was given a probability came")
+            Section(
+                setting.label,
+                PROSE,
+                made,
+                picture,
+                "How often the likeliest class was right, by the probability it was given",
+            )
         )
     return shown
 

@@ -1,7 +1,8 @@
 """Omniglot: new characters from one or five drawings each, 5-way and 20-way.
 
 Table 2 of Zou and Lu (2020) and of the papers it cites: 1,200 characters to train, turned by multiples of 90
-degrees as further classes, the rest to test. Settings are the papers' where they give them.
+degrees as further classes, the rest to test. MAML's inner rates and steps are its paper's; updates are half as many, at
+a rate that falls to zero, and what differs for the others is on their pages.
 """
 
 from __future__ import annotations

@@ -38,6 +38,10 @@ class Images(NamedTuple):
         _, channels, height, width = self.pixels.shape
         return channels, height, width
 
+    def class_of(self, row: int) -> str:
+        """The name of the class that owns a picture."""
+        return self.names[int((self.offsets[1:] <= row).sum())]
+
     def to(self, device: torch.device | str) -> Images:
         return self._replace(pixels=self.pixels.to(device), offsets=self.offsets.to(device))
 
@@ -78,7 +82,7 @@ def with_rotations(images: Images) -> Images:
     """Every class four times, turned by multiples of 90 degrees: each turn is a class of its own."""
     _, height, width = images.shape
     if height != width:
-        raise InputError("square pictures to turn", f"{height} x {width}", "read them in a square size")
+        raise InputError("square pictures to turn", f"{height} x {width}", "read them in a square --size")
     turned = [torch.rot90(images.pixels, k, (2, 3)) for k in range(4)]
     names = tuple(name + turn for turn in TURNS for name in images.names)
     return make_images(torch.cat(turned), images.lengths.repeat(4), names)

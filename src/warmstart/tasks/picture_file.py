@@ -19,6 +19,7 @@ SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", 
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 GREY = frozenset({"1", "L", "LA", "La", "I", "F"})
 ORIENTATION = 0x0112
+FAINT = 4096  # deeper pictures that stay below hold 8 to 12 bits, or next to nothing: which, they do not say
 
 # what can happen to a picture beside resizing and a change between grey and colour
 SIXTEEN_BITS = "reduced from 16 to 8 bits"
@@ -87,7 +88,7 @@ def _opened(source: Path | bytes, name: str) -> Iterator[Image.Image]:
     except Exception as error:  # a decoder raises anything at all on damaged bytes
         reason = " ".join(str(error).split())[:120] or type(error).__name__
         got = "no picture or a damaged one" if isinstance(error, UnidentifiedImageError) else reason
-        raise InputError(f"a whole picture in {name}", got, "replace or remove it, or skip broken pictures") from error
+        raise InputError(f"a whole picture in {name}", got, "replace or remove it, or pass --broken skip") from error
 
 
 def _colour(image: Image.Image) -> bool:
@@ -107,4 +108,6 @@ def _eight_bits(image: Image.Image) -> Image.Image:
     values = np.asarray(image)
     if values.dtype.kind not in "iu" or values.min() < 0 or values.max() > 65535:
         raise ValueError("pixels that are not whole numbers of 8 or 16 bits")
+    if 0 < values.max() < FAINT:
+        raise ValueError(f"more than 8 bits a pixel but none above {values.max()}, so save it with 8 bits")
     return Image.fromarray((values >> 8).astype(np.uint8))

@@ -11,6 +11,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from hashlib import blake2b
+from itertools import combinations
 from pathlib import Path
 
 import torch
@@ -21,6 +22,8 @@ from warmstart.tasks.images import Images, make_images
 from warmstart.tasks.picture_file import SUFFIXES
 from warmstart.tasks.picture_stack import Broken, count_of, some_names, stack_pictures
 
+PARTS = frozenset({"train", "training", "val", "valid", "validation", "dev", "test", "testing"})
+
 
 def read_folder(
     path: str | Path,
@@ -28,11 +31,12 @@ def read_folder(
     colour: bool | None = None,
     broken: Broken = "refuse",
     most: int | None = None,
+    whole: bool = False,
 ) -> tuple[Images, list[str]]:
     """The classes of a folder, and what was converted or left out.
 
     `size` is (height, width); without it, or without `colour`, what most pictures have is taken.
-    A size that is taken so is shrunk until no side is beyond `most`.
+    A size that is taken so is shrunk until no side is beyond `most`. If `whole`, no class may be left out.
     """
     root = _folder(path)
     found, others, bare = _walk(root)
@@ -41,10 +45,15 @@ def read_folder(
     if "." in found:
         got = f"{found['.'][0].name} outside any"
         raise InputError(f"every picture of {root} in a sub-folder, its class", got, "move or remove it")
+    _refuse_parts(root, found)
     stack = stack_pictures([file for name in sorted(found) for file in found[name]], size, colour, broken, most)
     count = Counter(file.parent.relative_to(root).as_posix() for file in stack.files)
     names = tuple(name for name in sorted(found) if count[name])
     lost = [name for name in sorted(found) if not count[name]]
+    without = lost + [place.relative_to(root).as_posix() for place in bare]
+    if whole and without:
+        got = f"none in {some_names(without)}"
+        raise InputError(f"a picture that can be read in every class of {root}", got, "add one, or remove the folder")
     notes = [f"class {name} left out: none of its pictures can be read" for name in lost]
     images = make_images(stack.pixels, torch.tensor([count[name] for name in names]), names)
     return images, stack.notes + notes + _left_out(others) + _without_pictures(bare) + _both(found)
@@ -137,6 +146,11 @@ def _walk(root: Path, deep: bool = True) -> tuple[dict[str, list[Path]], list[Pa
     def refuse(error: OSError) -> None:
         raise InputError(f"to read folder {error.filename}", error.strerror or str(error), "check its permissions")
 
+    def check(here: Path, names: Sequence[str]) -> None:
+        for name in names:
+            if os.fsencode(name).decode("utf-8", "replace") != name:
+                raise InputError(f"names in UTF-8 in {here}", repr(name), "rename it")
+
     found: dict[str, list[Path]] = {}
     others: list[Path] = []
     visited: list[Path] = []
@@ -151,6 +165,7 @@ def _walk(root: Path, deep: bool = True) -> tuple[dict[str, list[Path]], list[Pa
                 fresh.append(name)
         visited += [here / name for name in fresh]
         folders[:] = fresh if deep else []
+        check(here, [*fresh, *names])
         shown = [here / name for name in sorted(names) if not name.startswith(".")]
         # a dangling link is a broken picture; a pipe or a socket is none
         pictures = [file for file in shown if file.suffix.lower() in SUFFIXES and (file.is_file() or file.is_symlink())]
@@ -159,6 +174,20 @@ def _walk(root: Path, deep: bool = True) -> tuple[dict[str, list[Path]], list[Pa
             found[here.relative_to(root).as_posix()] = pictures
     full = {place for name in found for place in (root / name, *(root / name).parents)}
     return found, others, [place for place in visited if place not in full]
+
+
+def _refuse_parts(root: Path, found: Mapping[str, list[Path]]) -> None:
+    """Parts of one collection hold the same classes: as classes of their own they would be trained on and judged."""
+    held: dict[str, set[str]] = {}
+    for name in found:
+        top, _, rest = name.partition("/")
+        if rest and top.lower() in PARTS:
+            held.setdefault(top, set()).add(rest)
+    for one, other in combinations(sorted(held), 2):
+        both = sorted(held[one] & held[other])
+        if both:
+            got = f"{both[0]} in {one} and in {other}"
+            raise InputError(f"each class of {root} in one folder", got, f"pass {root / one}, or join the parts")
 
 
 def _without_pictures(bare: Sequence[Path]) -> list[str]:
