@@ -9,7 +9,8 @@ from pathlib import Path
 
 from warmstart import studies
 from warmstart.cli.modules import runnable
-from warmstart.report import Results, Row, load, markdown, plain, table
+from warmstart.report import Results, Row, Table, load, markdown, plain, table
+from warmstart.report.tables import NOT_RUN
 from warmstart.studies import cost, omniglot, tiny_imagenet
 
 PAGES = {
@@ -99,6 +100,14 @@ PAGES = {
         "own adapter, 500 rows",
     ],
 }
+FUSION = ["fusion_sine", "fusion_ratings", "fusion_cost"]
+SELECT = ["select_harm", "select_census", "select_affinity", "select_convergence", "select_weak", "select_theory"]
+STUDIES_OF = {  # of pages whose methods have namesakes in other studies; the other pages take all
+    "task_model": [*SELECT, "source_count", "subset_training"],
+    "model_fusion": FUSION,
+    "meta_model": FUSION,
+    "adapters": ["fusion_adapters"],
+}
 EXPECTED = {"omniglot": omniglot.ALL, "tiny_imagenet": tiny_imagenet.ALL, "cost": cost.ENTRIES}  # rows, run or not
 PEERS = {"cold_ratings": ["bias", "stack of baselines", "preference_bayes"]}  # beside the methods of any page
 PAPER = "paper "
@@ -109,22 +118,26 @@ NO_RESULTS = "No results have been committed yet.\n"
 def section(results: Results, methods: Sequence[str] | None = None) -> str:
     """The tables of one result file, one per metric; all of its methods unless told which.
 
-    Every setting of the file is a column, so that what a method was not run on shows. Of tuning, the settings that
-    were chosen are shown.
+    Without `methods`, and in studies of EXPECTED, every setting is a column, so that what was not run shows. Elsewhere
+    a page has no line or column that none of its methods ran. Of tuning, the settings that were chosen are shown.
     """
     blocks = [f"**{results.study}, {results.preset}**"]
     expected = EXPECTED.get(results.study)
+    own = None if expected else methods
     if methods is None:
-        methods = expected and list(dict.fromkeys([*expected, *(row.method for row in results.rows)]))
+        methods = list(dict.fromkeys([*expected, *(row.method for row in results.rows)])) if expected else None
     else:
         known = expected or methods
         methods = list(dict.fromkeys([*(name for name in methods if name in known), *PEERS.get(results.study, [])]))
     scored = [row for row in results.rows if TRIAL not in row.setting]
     for metric, unit in dict.fromkeys((row.metric, row.unit) for row in scored):
         rows = tuple(row for row in scored if row.metric == metric)
+        if own is not None and not any(row.method in own for row in rows):
+            continue
         heading = f"{metric} ({unit})" if unit else metric
-        blocks.append(f"{heading}:\n\n{markdown(table(replace(results, rows=rows), methods))}")
-        blocks += published(rows, methods)
+        content = table(replace(results, rows=rows), methods)
+        blocks.append(f"{heading}:\n\n{markdown(content if own is None else ran(content, own))}")
+        blocks += published(rows, methods, own)
     if len(scored) < len(results.rows):
         blocks.append(chosen(results, methods))
     commands = ", ".join(f"`{line}`" for line in results.command.splitlines())
@@ -133,9 +146,21 @@ def section(results: Results, methods: Sequence[str] | None = None) -> str:
     return "\n\n".join([*blocks, f"{commands} on {devices}, {results.date}; {versions}."]) + "\n"
 
 
-def published(rows: Sequence[Row], methods: Sequence[str] | None) -> list[str]:
-    """What papers report for the rows of a metric."""
+def ran(content: Table, own: Sequence[str]) -> Table:
+    """Without the lines that have no result, and without the columns in which no method of `own` has one."""
+    lines = [line for line in content.lines if any(cell.text != NOT_RUN for cell in line.cells)]
+    mine = [line.cells for line in lines if line.label in own]
+    kept = [i for i, column in enumerate(zip(*mine, strict=True)) if any(cell.text != NOT_RUN for cell in column)]
+    head = (content.head[0], *(content.head[1 + i] for i in kept))
+    cut = tuple(line._replace(cells=tuple(line.cells[i] for i in kept)) for line in lines)
+    return content._replace(head=head, lines=cut)
+
+
+def published(rows: Sequence[Row], methods: Sequence[str] | None, own: Sequence[str] | None) -> list[str]:
+    """What papers report for the rows of a metric, in settings that a method of `own` has."""
+    settings = [row.setting for row in rows if own is None or row.method in own]
     shown = [row for row in rows if row.peer.startswith(PAPER) and (methods is None or row.method in methods)]
+    shown = [row for row in shown if row.setting in settings]
     keys = list(dict.fromkeys(key for row in shown for key in row.setting))
     differ = [key for key in keys if len({row.setting.get(key) for row in rows}) > 1]
     told = [
@@ -169,8 +194,8 @@ def chosen(results: Results, methods: Sequence[str] | None = None) -> str:
 
 def page(found: Sequence[Results], methods: Sequence[str] | None = None) -> str:
     """What a page includes: every study that ran one of the methods, or that no study did."""
-    ran = [r for r in found if methods is None or any(row.method in methods for row in r.rows)]
-    return "\n".join(section(results, methods) for results in ran) or NO_RESULTS
+    about = [r for r in found if methods is None or any(row.method in methods for row in r.rows)]
+    return "\n".join(section(results, methods) for results in about) or NO_RESULTS
 
 
 def write(results: Path, target: Path) -> None:
@@ -178,7 +203,8 @@ def write(results: Path, target: Path) -> None:
     found = [load(path) for path in sorted(results.glob("*.json"))]
     target.mkdir(parents=True, exist_ok=True)
     for name, methods in PAGES.items():
-        (target / f"{name}.md").write_text(page(found, methods), encoding="utf-8")
+        about = [result for result in found if result.study in STUDIES_OF.get(name, [result.study])]
+        (target / f"{name}.md").write_text(page(about, methods), encoding="utf-8")
     done = {result.study for result in found if result.preset == "full"}
     left = ", ".join(f"`{name}`" for name in runnable(studies) if name not in done)
     told = f"Studies without a committed run at full size: {left}.\n\n" if left else ""

@@ -85,6 +85,38 @@ def test_rows_of_the_task_are_used(made, cli, tmp_path):
     assert config["support"] == 3 and config["half_width"][0] > 0
 
 
+def test_few_models_make_a_generator_without_intervals(zoo, cli, tmp_path):
+    (tmp_path / "models").mkdir()
+    for i in (0, 5, 9):
+        shutil.copy(zoo / "models" / f"m{i}.safetensors", tmp_path / "models")
+    line = ["fuse", tmp_path / "models", "--descriptors", zoo / "tasks.csv", "--method", "function_gp"]
+    done = cli(*line, "-o", tmp_path / "gen")
+    assert done.code == 0 and "needs at least 9 models" in done.out
+    done = cli("generate", tmp_path / "gen", "--descriptor", "a=1.7,place=sea", "-o", tmp_path / "model")
+    assert done.code == 0 and "level 0.9 needs at least 9 models" in done.out
+    assert json.loads((tmp_path / "model" / "config.json").read_text())["half_width"] == [None]
+
+
+def test_generate_refuses_what_would_be_lost_or_ignored(made, cli, tmp_path):
+    line = ["generate", made[0] / "gen", "--descriptor"]
+    refused(cli(*line, "a=1.7,place=sea", "-o", made[0] / "gen"), "another folder")
+    refused(cli(*line, "a=1.7,place=sea,zzz=3", "-o", tmp_path / "model"), "values of a, place", "zzz")
+
+
+def test_fuse_refuses_early_what_it_cannot_write_or_read(zoo, cli, tmp_path):
+    line = ["fuse", zoo / "models", "--descriptors", zoo / "tasks.csv", "-o"]
+    (tmp_path / "file").write_text("")
+    refused(cli(*line, tmp_path / "file"), "a new folder")
+    (tmp_path / "one.csv").write_text("x\n1.0\n1.0\n")
+    refused(cli(*line, tmp_path / "gen", "--inputs", tmp_path / "one.csv"), "different rows", "2, all alike")
+    (tmp_path / "models").mkdir()
+    for i in range(4):
+        parts = {f"{name}.weight": torch.randn(4, 4) for name in ("key", "query", "value")}
+        save_file(parts | {"x.weight": torch.randn(1, 4)}, tmp_path / "models" / f"m{i}.safetensors")
+    line[1] = tmp_path / "models"
+    refused(cli(*line, tmp_path / "gen"), "one after another", "'key.weight'", "attention")
+
+
 def test_a_task_far_outside_is_warned_of(made, cli, tmp_path):
     done = cli("generate", made[0] / "gen", "--descriptor", "a=90,place=moon", "-o", tmp_path / "model")
     assert done.code == 0 and "Warning: the task is far outside the pool" in done.out

@@ -85,6 +85,24 @@ def test_far_outside_the_pool_the_band_is_wide_and_a_warning_is_given(fitted):
     assert near.warning == "" and "far outside" in far.warning and far.half > 4 * near.half
 
 
+def test_rows_of_another_task_are_warned_of(fitted):
+    x = torch.linspace(-2.5, 2.5, 4)
+    other = fitted.generate({"a": 1.5, "b": 0.7}, (x[:, None], curve(1.5, 0.7, x) + 9.0))
+    same = fitted.generate({"a": 1.5, "b": 0.7}, (x[:, None], curve(1.5, 0.7, x)))
+    assert "most rows lie outside the interval" in other.warning and same.warning == ""
+
+
+def test_one_descriptor_at_a_time(fitted):
+    for known in (torch.zeros(3), fitted.zoo_.descriptor[:2], torch.tensor([0.0, float("nan")])):
+        with pytest.raises(InputError, match="one descriptor of 2 finite numbers"):
+            fitted.generate(known)
+
+
+def test_what_was_taken_for_granted_is_said(fitted):
+    (note,) = fitted.notes_
+    assert note.startswith("read as ") and "ReLU" in note and "nothing around the layers" in note
+
+
 def test_relevance_is_largest_for_near_tasks_and_makes_the_mean(fitted):
     known = fitted.zoo_.names[3]
     encoded = fitted.zoo_.descriptor[3]

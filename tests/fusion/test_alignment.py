@@ -1,9 +1,12 @@
 """Alignment changes no function, undoes a shuffle, and refuses what it does not know."""
 
+from collections import OrderedDict
+
 import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.utils.parametrizations import weight_norm
 from torch.testing import assert_close
 
 from warmstart.core import InputError
@@ -37,10 +40,62 @@ class Plain(nn.Module):
         return self.head(torch.tanh(self.body(x)))
 
 
+class Between(nn.Module):
+    """A function between a convolution and a linear layer."""
+
+    def __init__(self, function, width=5, conv=nn.Conv2d):
+        super().__init__()
+        self.function, self.conv, self.head = function, conv(2, 5, 3), nn.Linear(width, 3)
+
+    def forward(self, x):
+        return self.head(self.function(torch.relu(self.conv(x))))
+
+
+def named_relu(activation):
+    """The activation by a name that is also a method's."""
+    return nn.Sequential(OrderedDict(body=nn.Linear(2, 8), relu=activation, head=nn.Linear(8, 3)))
+
+
 NETWORKS = {
     "mlp": (lambda: MLP(3, (6, 5), 2), (11, 3), [6, 5]),
     "convolutions": (Plain, (4, 2, 6, 6), [5, 4, 7]),
     "sequence": (lambda: nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.0), nn.LeakyReLU(), nn.Linear(8, 2)), (9, 3), [8]),
+}
+
+
+KEPT = {
+    "method flatten": (lambda: Between(lambda x: x.flatten(1), 80), (4, 2, 6, 6)),
+    "method flatten by name": (lambda: Between(lambda x: x.flatten(start_dim=1), 80), (4, 2, 6, 6)),
+    "function flatten": (lambda: Between(lambda x: torch.flatten(x, 1), 80), (4, 2, 6, 6)),
+    "flatten twice": (lambda: Between(lambda x: x.flatten(1).flatten(1), 80), (4, 2, 6, 6)),
+    "mean": (lambda: Between(lambda x: x.mean((2, 3))), (4, 2, 6, 6)),
+    "mean by name": (lambda: Between(lambda x: x.mean(dim=(2, 3))), (4, 2, 6, 6)),
+    "mean from the end": (lambda: Between(lambda x: x.mean([-2, -1])), (4, 2, 6, 6)),
+    "function mean": (lambda: Between(lambda x: torch.mean(x, dim=(3, 2))), (4, 2, 6, 6)),
+    "mean of a line": (lambda: Between(lambda x: x.mean(2), conv=nn.Conv1d), (4, 2, 6)),
+    "last axis": (lambda: nn.Sequential(nn.Linear(2, 6), nn.ReLU(), nn.Linear(6, 3)), (4, 5, 2)),
+    "flat rows": (
+        lambda: nn.Sequential(
+            *(nn.Flatten(), nn.Linear(10, 6), nn.BatchNorm1d(6, track_running_stats=False), nn.ReLU()),
+            *(nn.Flatten(), nn.Linear(6, 3)),
+        ),
+        (4, 5, 2),
+    ),
+    "pools": (
+        lambda: nn.Sequential(
+            *(nn.AvgPool1d(2), nn.Conv1d(2, 5, 3), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(5, 4, 1), nn.ReLU()),
+            *(nn.AdaptiveAvgPool1d(2), nn.Flatten(), nn.Linear(8, 3)),
+        ),
+        (4, 2, 12),
+    ),
+    "norm of a flat picture": (
+        lambda: nn.Sequential(
+            *(nn.Conv2d(2, 5, 3), nn.Flatten(), nn.BatchNorm1d(80, track_running_stats=False)),
+            *(nn.ReLU(), nn.Linear(80, 3)),
+        ),
+        (4, 2, 6, 6),
+    ),
+    "GELU named relu": (lambda: named_relu(nn.GELU()), (9, 2)),
 }
 
 
@@ -79,6 +134,19 @@ def test_units_are_read_off_the_module_and_moving_them_changes_no_output(name):
     moved = shuffled(params, layers)
     assert any(not torch.equal(moved[key], params[key]) for key in params)
     assert_close(outputs(module, moved, x), outputs(module, params, x))
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_neither_order_nor_scale_of_units_changes_an_output(name):
+    make, shape = KEPT[name]
+    module, params = stack(make)
+    x, layers = torch.randn(shape), symmetries(module)
+    assert layers
+    for changed in (shuffled(params, layers), balance(params, layers)):
+        assert_close(outputs(module, changed, x), outputs(module, params, x), atol=1e-5, rtol=0)
+    far = 5 * torch.randn(80, *shape[1:])
+    for key, value in match_activations(shuffled(params, layers), module, far, params).items():
+        assert_close(value, params[key])
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -163,6 +231,28 @@ class Residual(nn.Module):
         return self.b(x + torch.relu(self.a(x)))
 
 
+class Parallel(nn.Module):
+    """Two chains, of which the second could read what the first writes."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = MLP(4, (5,), 4), MLP(4, (5,), 4)
+
+    def forward(self, x):
+        return self.a(x), self.b(x)
+
+
+def repeated(part):
+    return nn.Sequential(nn.Flatten(), nn.Linear(4, 4), part, nn.Linear(4, 4), part, nn.Linear(4, 2))
+
+
+def tied(name):
+    """Two layers that own one parameter."""
+    module = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    setattr(module[2], name, getattr(module[0], name))
+    return module
+
+
 class Branching(nn.Module):
     def __init__(self):
         super().__init__()
@@ -181,6 +271,29 @@ class Branching(nn.Module):
         (nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4), nn.Linear(4, 2)), "'1'"),
         (nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), "running statistics"),
         (nn.Sequential(nn.Conv2d(4, 4, 3, groups=2), nn.ReLU(), nn.Conv2d(4, 2, 3)), "grouped"),
+        (Parallel(), "paths that part or meet"),
+        (nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(20, 2)), "'2', which may cut across"),
+        (nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.MaxPool1d(2), nn.Linear(4, 2)), "'2', which may cut across"),
+        (nn.Sequential(nn.Flatten(), nn.Linear(2, 8), nn.MaxPool1d(2), nn.Linear(4, 2)), "'2', which may cut across"),
+        (nn.Sequential(nn.Conv1d(2, 4, 3), nn.ReLU(), nn.Linear(4, 2)), "'2', which may cut across"),
+        (nn.Sequential(nn.Conv1d(2, 4, 3), nn.MaxPool2d(1), nn.Conv1d(4, 2, 3)), "'1', which may cut across"),
+        (nn.Sequential(nn.Conv1d(2, 4, 3), nn.Flatten(2), nn.Conv1d(4, 2, 3)), "'1', which may cut across"),
+        (nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Conv1d(4, 2, 3)), "'2', which may cut across"),
+        (
+            nn.Sequential(nn.Linear(2, 4), nn.BatchNorm1d(4, track_running_stats=False), nn.Linear(4, 2)),
+            "'1', which may cut across",
+        ),
+        (Between(lambda x: x.flatten(), 80), "'flatten', which may cut across"),
+        (Between(lambda x: x.mean(1)), "'mean', which may cut across"),
+        (Between(lambda x: x.mean()), "'mean', which may cut across"),
+        (Between(lambda x: x.mean(3)), "'mean', which may cut across"),
+        (Between(lambda x: x.flatten(1).mean(1)), "'mean', which may cut across"),
+        (named_relu(nn.PReLU(8)), "'relu'"),
+        (repeated(nn.Linear(4, 4)), "repeated"),
+        (repeated(nn.BatchNorm1d(4, track_running_stats=False)), "repeated"),
+        (tied("weight"), "share"),
+        (tied("bias"), "share"),
+        (nn.Sequential(weight_norm(nn.Linear(4, 4)), nn.ReLU(), nn.Linear(4, 2)), "'0"),
     ],
 )
 def test_a_network_of_unknown_symmetry_is_refused_by_name(module, words):

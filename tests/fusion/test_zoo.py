@@ -8,7 +8,7 @@ from safetensors.torch import save_file
 from torch.testing import assert_close
 
 from warmstart.core import InputError
-from warmstart.fusion.zoo import encode_descriptor, read_zoo
+from warmstart.fusion.zoo import encode_descriptor, make_zoo, outside, read_zoo
 
 
 def weights(seed):
@@ -74,6 +74,18 @@ def spoil_objects(folder):
     np.savez(folder / "b.npz", head=np.array([{"a": 1}], dtype=object))
 
 
+def spoil_archive(folder):
+    (folder / "b.npz").write_bytes(b"PK\x03\x04hello")
+
+
+def spoil_gap(folder):
+    rewrite(folder, a=[4.0, float("nan"), 2, 1])
+
+
+def spoil_words(folder):
+    pd.read_csv(folder / "tasks.csv")[["who"]].to_csv(folder / "tasks.csv", index=False)
+
+
 def spoil_cut(folder):
     path = folder / "a.safetensors"
     path.write_bytes(path.read_bytes()[:20])
@@ -114,12 +126,15 @@ def spoil_missing(folder):
         (spoil_kind, ["torch.int64 in 'count'"]),
         (spoil_pickle, ["c.pt, a pickle, which may run any code", "save_file"]),
         (spoil_objects, ["b.npz", "unpickled"]),
+        (spoil_archive, ["b.npz", "BadZipFile"]),
+        (spoil_gap, ["a value of 'a' for every task", "none for"]),
+        (spoil_words, ["only the names of the models, in 'who'"]),
         (spoil_cut, ["a.safetensors"]),
         (spoil_twice, ["two called 'b'"]),
         (spoil_few, ["at least 3 models", "got 2"]),
         (spoil_constant, ["constant columns only"]),
         (spoil_duplicate, ["the same for 'b' and 'd'"]),
-        (spoil_missing, ["names of the models", "columns who, a, kind, same"]),
+        (spoil_missing, ["for every model, named in 'who'", "none for 'a'"]),
     ],
 )
 def test_bad_pools_are_refused_with_the_reason(folder, spoil, words):
@@ -137,3 +152,20 @@ def test_the_column_of_names_can_be_told(folder):
     assert read_zoo(folder, folder / "tasks.csv", "other").descriptor[0, 0] > 0
     with pytest.raises(InputError, match="task 'a' in column 'a'"):
         read_zoo(folder, folder / "tasks.csv", "a")
+
+
+def test_codes_may_be_names_and_what_no_model_has_is_said():
+    names, params = tuple("abcd"), {"w": torch.zeros(4, 1)}
+    table = pd.DataFrame({"who": names, "x": [1.0, 2.0, 3.0, 4.0], "place": [7, 8, 7, 9]})
+    zoo = make_zoo(names, params, table, categorical=["place"])
+    assert zoo.descriptor.shape == (4, 5)  # x; places not seen, 7, 8, 9
+    for known, words in (
+        ({"x": 6.9, "place": 7}, ""),
+        ({"x": 7.1, "place": 7}, "'x' is beyond"),
+        ({"x": -2.1, "place": 7}, "'x' is beyond"),
+        ({"x": 2.0, "place": 5}, "'place' has a value that no model"),
+    ):
+        said = outside(zoo, encode_descriptor(zoo.columns, known)[0])
+        assert said.startswith(words) and bool(said) == bool(words)
+    with pytest.raises(InputError, match="a value of 'x' for every task"):
+        encode_descriptor(zoo.columns, {"x": float("nan"), "place": 7})

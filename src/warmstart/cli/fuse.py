@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,7 +14,7 @@ from warmstart.cli.output import Voice
 if TYPE_CHECKING:
     from torch import Tensor
 
-SPAN = "-3,3"
+SPAN, LEVEL = "-3,3", 0.9
 Level = Annotated[float, typer.Option(help="Of the interval.")]
 
 
@@ -33,6 +34,9 @@ def fuse(
     base: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Of a pool of low-rank adapters: the weights they are added to.")
     ] = None,
+    categorical: Annotated[
+        list[str] | None, typer.Option(metavar="COL", help="A column of codes, whose numbers are names.")
+    ] = None,
     seed: Seed = 0,
     json: Json = False,
     quiet: Quiet = False,
@@ -43,16 +47,18 @@ def fuse(
     No training data are needed. The ways of fusing are compared on the pool's own tasks, each model left out in
     turn; GEN/report.html has the errors, the map of tasks and predicted functions.
     """
-    from warmstart.estimators.folder import PAGE
+    import torch
+
+    from warmstart.estimators.folder import PAGE, run_folder
     from warmstart.estimators.fusion_page import page_of_generator, verdict, ways_table
-    from warmstart.estimators.model_fusion import ModelFusion
+    from warmstart.estimators.model_fusion import ModelFusion, too_few
     from warmstart.fusion.zoo import read_model, read_zoo
 
     voice = Voice(json, quiet)
-    pool = read_zoo(zoo, descriptors, task)
+    pool = read_zoo(zoo, descriptors, task, categorical or ())
     frozen = None if base is None else read_model(base)
     rows = _span(span) if inputs is None else _numbers(inputs, "inputs")
-    with voice.bars() as bar:
+    with run_folder(output), voice.bars() as bar:
         report = bar("fusing")
         model = ModelFusion(method, seed=seed).fit(pool, activation, rows, lambda words: report(0, 1, words), frozen)
     model.save(output, {PAGE: page_of_generator(model, f"{len(pool)} models of {zoo.name}").encode()})
@@ -63,7 +69,9 @@ def fuse(
     assert section.table is not None
     voice.show(section.table)
     for note in model.notes_:
-        voice.say(note)
+        voice.say(f"Note: {note}")
+    if not bool(torch.isfinite(model.width(LEVEL)).all()):
+        voice.say(f"Note: {too_few(LEVEL)}")
     if inputs is None and span == SPAN:
         voice.say("Functions were compared for inputs from -3 to 3; --inputs or --range tell where the models are used")
     voice.show(verdict(model))
@@ -77,7 +85,7 @@ def generate(
     support: Annotated[
         Path | None, typer.Option(metavar="TABLE", help="Rows of the new task: its inputs, then its outputs.")
     ] = None,
-    level: Level = 0.9,
+    level: Level = LEVEL,
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -86,6 +94,7 @@ def generate(
     It has the tensors of the pool's models, under the same names. With --support it is conditioned on a few rows, as
     far as the pool shows that this helps. MODEL/report.html has the function with its band.
     """
+    from warmstart.core import InputError
     from warmstart.estimators.folder import PAGE, pack, write_folder
     from warmstart.estimators.fusion_page import page_of_model
     from warmstart.estimators.model_fusion import ModelFusion
@@ -93,7 +102,15 @@ def generate(
 
     voice = Voice(json, quiet)
     model = ModelFusion.load(generator)
+    if output.resolve() == generator.resolve():
+        raise InputError("another folder for the model than the generator's", f"{output}", "choose another for -o")
     known = pairs(descriptor, "--descriptor", ",")
+    strange = [key for key in known if key not in model.zoo_.columns.names]
+    if strange:
+        have = ", ".join(model.zoo_.columns.names)
+        raise InputError(
+            f"values of {have}, by which the pool's tasks differ", strange[0], "leave it out, or correct it"
+        )
     encoded = encode_descriptor(model.zoo_.columns, known)
     rows = None if support is None else _support(support, model.pool_.inputs.shape[1], model.pool_.outputs.shape[2])
     made = model.generate(encoded, rows, level)
@@ -103,7 +120,8 @@ def generate(
         "method": model.chosen_,
         "support": made.shots,
         "level": level,
-        "half_width": [float(part) for part in made.half],
+        "half_width": [float(part) if math.isfinite(part) else None for part in made.half],
+        "support_used": made.used,
         "warning": made.warning,
     }
     title = ", ".join(f"{key} = {value}" for key, value in known.items())
@@ -112,9 +130,10 @@ def generate(
     write_folder(output, {**pack(told, made.params, None, card), PAGE: page})
     voice.document({"model": str(output), **told, "relevance": dict(list(made.relevance.items())[:10])})
     if made.warning:
-        voice.show(f"Warning: the task is {made.warning}; the interval is wide")
-    half = ", ".join(f"{float(part):.4g}" for part in made.half)
-    voice.show(f"{model.chosen_}, {made.shots} rows of the task: {level:.0%} interval ± {half}")
+        voice.show(f"Warning: {made.warning}")
+    if made.shots and not made.used:
+        voice.say("The rows are not used: on the pool's own tasks so many would not have helped for sure")
+    voice.show(f"{model.chosen_}, {made.shots} rows of the task: {made.interval}")
     near = list(made.relevance.items())[:5]
     voice.say("Most relevant: " + ", ".join(f"{name} ({weight:.2f})" for name, weight in near))
     voice.say(f"Model: {output / 'weights.safetensors'}, page: {output / PAGE}")

@@ -123,7 +123,7 @@ def read_config(path: Path, kind: str) -> dict[str, Any]:
 
 def _read_config(path: Path) -> dict[str, Any]:
     if not path.is_dir():
-        raise InputError(f"a model folder at {path}", "none", "pass the folder that `fit -o` wrote")
+        raise InputError(f"a model folder at {path}", "none", "pass the folder of a saved model")
     config = read_json(path / CONFIG)
     if not isinstance(config, dict) or not isinstance(config.get("format"), int):
         raise InputError(f"a model's {CONFIG} in {path}", "something else", "restore the file, or fit again")

@@ -75,8 +75,7 @@ def page_of_model(
         caption = f"The band is the {made.level:.0%} interval."
         sections.insert(0, Section("Predicted function", svg=bands([panel], ""), caption=caption))
     rows = f" after {made.shots} rows" if made.shots else ""
-    half = " and ".join(f"{float(part):.3g}" for part in made.half)
-    told = f"Made by {model.chosen_}{rows}; the {made.level:.0%} interval is ± {half}."
+    told = f"Made by {model.chosen_}{rows}; {made.interval}."
     return render_page(sections, title, _how(), f"{told} {made.warning}".strip())
 
 

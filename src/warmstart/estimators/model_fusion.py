@@ -8,6 +8,7 @@ tasks, in units of how unsure the Gaussian process over descriptors is of a task
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -34,8 +35,8 @@ from warmstart.fusion import (
     weight_ridge,
 )
 from warmstart.fusion.adapters import attach, layers
-from warmstart.fusion.network import Network, Rival, chain, make_network, make_pool, run_models
-from warmstart.fusion.zoo import Zoo, encode_descriptor
+from warmstart.fusion.network import Network, Rival, assumed, chain, make_network, make_pool, run_models
+from warmstart.fusion.zoo import Zoo, encode_descriptor, outside
 from warmstart.maths import gp
 from warmstart.metrics.intervals import conformal_quantile
 from warmstart.tasks.features import Features
@@ -81,6 +82,17 @@ class Generated(NamedTuple):
     shots: int = 0
     noise: float = float("inf")  # that the conditioning took; infinite when the rows were not used
 
+    @property
+    def used(self) -> bool:
+        """Whether rows changed the model."""
+        return self.noise < float("inf")
+
+    @property
+    def interval(self) -> str:
+        """In words."""
+        half = ", ".join(f"{float(part):.4g}" for part in self.half)
+        return f"{self.level:.0%} interval ± {half}" if bool(self.half.isfinite().all()) else too_few(self.level)
+
     def predict(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Mean, low and high [P, outputs] at inputs x [P, ...]."""
         mean = run_models(self.network, {name: value[None] for name, value in self.params.items()}, x)[0]
@@ -89,6 +101,11 @@ class Generated(NamedTuple):
     def save(self, path: str | Path) -> None:
         """A .safetensors file with the names of the pool's own."""
         write_bytes(Path(path), save_tensors({name: value.contiguous().clone() for name, value in self.params.items()}))
+
+
+def too_few(level: float) -> str:
+    """Said of a pool whose tasks are too few to calibrate an interval."""
+    return f"an interval of level {level:g} needs at least {math.ceil(level / (1 - level) - 1e-9)} models in the pool"
 
 
 def make_inputs(params: Params, span: tuple[float, float] = RANGE, points: int = POINTS) -> Tensor:
@@ -143,7 +160,7 @@ class ModelFusion:
         rows = make_inputs(_layers(first), inputs) if isinstance(inputs, tuple) else inputs
         self.pool_ = make_pool(self.network_, zoo.params, zoo.descriptor, rows)
         self.errors_: dict[str, Tensor] = {}
-        self.notes_: list[str] = []
+        self.notes_ = assumed(self.network_.module)
         held: dict[str, Params] = {}
         self.states_: dict[str, Any] = {}
         wanted = list(ways) if self.method == "auto" else [self.method]
@@ -211,6 +228,10 @@ class ModelFusion:
         if not 0 < level < 1:
             raise InputError("a level between 0 and 1", f"{level}", "write for instance 0.9")
         encoded = known if isinstance(known, Tensor) else encode_descriptor(self.zoo_.columns, known)
+        width = self.zoo_.descriptor.shape[1]
+        if encoded.numel() != width or not bool(torch.isfinite(encoded).all()):
+            got = f"{list(encoded.shape)}" if encoded.numel() != width else "NaN or infinity"
+            raise InputError(f"one descriptor of {width} finite numbers", got, "generate for one task at a time")
         descriptor = encoded.double().reshape(1, -1)
         params: Params = take(self._rival(self.chosen_).zero_shot(self.state_, descriptor), 0)
         _, variance = gp.predict(self.process_, descriptor)
@@ -223,13 +244,25 @@ class ModelFusion:
             adapted = few_shot.adapt(self.network_, few_shot.Config(), self.left_out_, params, x, y)
             params, noise, shots = adapted.params, adapted.noise, len(x)
             half = self._width(adapted.left, level)
-        far = spread / self.typical_
-        warning = f"far outside the pool: {far:.0f} times as unsure as of a typical task of it" if far > FAR else ""
+        warning = self._warning(descriptor[0], spread)
+        if support is not None:
+            said = run_models(self.network_, {name: value[None] for name, value in params.items()}, x)[0]
+            if float(((said - y).abs() > half * spread).double().mean()) > 0.5:
+                words = "most rows lie outside the interval, so they or the descriptor may be of another task"
+                warning = "; ".join(filter(None, [warning, words]))
         weights = gp.relevance(self.process_, descriptor)[0]
         order = weights.abs().argsort(descending=True)
         ranked = zip(order.tolist(), weights[order].tolist(), strict=True)
         relevance = {self.zoo_.names[i]: weight for i, weight in ranked}
         return Generated(params, self.network_, half * spread, level, relevance, warning, shots, noise)
+
+    def _warning(self, descriptor: Tensor, spread: float) -> str:
+        """Why the task is far from the pool's, or nothing."""
+        far = spread / self.typical_
+        words = outside(self.zoo_, descriptor)
+        if far > FAR:
+            words = "; ".join(filter(None, [f"{far:.0f} times as unsure as of a typical task of it", words]))
+        return f"the task is far outside the pool: {words}" if words else ""
 
     def _check_support(self, x: Tensor, y: Tensor) -> None:
         if self.network_.adapter:

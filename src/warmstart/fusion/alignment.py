@@ -3,7 +3,9 @@
 A hidden unit of a layer may change places with another of the layer when its incoming weights, its bias and its
 outgoing weights move together; a ReLU unit may also be scaled, its outgoing weights by the inverse. Neither changes
 the function. Which parameters belong to a unit is read off the traced module, for chains of linear layers, convolutions
-and operations that treat units alike. Where paths meet (residual, attention) symmetries are others: refused.
+and operations that treat units alike. Where paths meet (residual, attention) symmetries are others: refused. So is what
+may cut across units: they lie on axis 1 after a convolution, on the last after a linear layer, of whose inputs [P, ...]
+the number of axes is known only where they are flattened.
 
     order_i = argmax over permutations of sum_u <unit_{order(u)} of model i, unit_u of the target>
 
@@ -26,12 +28,24 @@ from torch.nn import functional as F
 
 from warmstart.core import InputError, Params
 
-SCALED = (nn.ReLU, nn.LeakyReLU, nn.Identity, nn.Dropout, nn.Dropout2d, nn.Flatten)
-SCALED_POOLS = (nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d)
-ALIKE = (nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus, nn.BatchNorm1d, nn.BatchNorm2d)
-SCALED_CALLS = {torch.relu, F.relu, F.leaky_relu, F.max_pool2d, F.avg_pool2d, torch.flatten, F.dropout, "relu"}
-ALIKE_CALLS = {torch.tanh, torch.sigmoid, F.gelu, F.silu, F.elu, F.softplus, "tanh", "sigmoid"}
+# Modules by their types, functions, methods by their names.
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d)
+FLATTENS = (nn.Flatten, torch.flatten, "flatten")
+MEANS = (torch.mean, "mean")
+POOLS_1D = (nn.MaxPool1d, nn.AvgPool1d, nn.AdaptiveAvgPool1d)
+POOLS_2D = (nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d, F.max_pool2d, F.avg_pool2d)
+SCALED: set[Any] = {nn.ReLU, nn.LeakyReLU, nn.Identity, nn.Dropout, nn.Dropout2d, *POOLS_1D, *POOLS_2D}
+SCALED |= {torch.relu, F.relu, F.leaky_relu, F.dropout, "relu"}
+ALIKE: set[Any] = {nn.Tanh, nn.Sigmoid, nn.GELU, nn.SiLU, nn.ELU, nn.Softplus, nn.BatchNorm1d, nn.BatchNorm2d}
+ALIKE |= {torch.tanh, torch.sigmoid, F.gelu, F.silu, F.elu, F.softplus, "tanh", "sigmoid"}
+AXES: dict[Any, tuple[int | None, ...]] = {  # how many they read with the units on axis 1; None: any, the units last
+    nn.Linear: (None, 2),
+    nn.BatchNorm1d: (2, 3),
+    **dict.fromkeys((nn.Conv1d, *POOLS_1D), (3,)),
+    **dict.fromkeys((nn.Conv2d, nn.BatchNorm2d, *POOLS_2D), (4,)),
+    **dict.fromkeys(FLATTENS, (2, 3, 4)),
+    **dict.fromkeys(MEANS, (3, 4)),
+}
 SWEEPS = 20
 
 
@@ -63,6 +77,9 @@ def _unknown(module: nn.Module, what: str) -> InputError:
 def _trace(module: nn.Module) -> fx.GraphModule:
     if any(True for _ in module.buffers()):
         raise _unknown(module, "buffers (running statistics)")
+    owned = [value for part in module.modules() for value in part.parameters(recurse=False)]
+    if len(owned) != len(set(owned)):
+        raise _unknown(module, "parameters that layers share")
     try:
         return fx.symbolic_trace(module)
     except Exception as error:  # whatever a user's forward does
@@ -74,39 +91,62 @@ def symmetries(module: nn.Module) -> tuple[Hidden, ...]:
     return tuple(hidden for hidden, _ in _walk(module)[1])
 
 
+def _keeps_units(node: fx.Node, kind: Any, layer: Any, axes: int | None) -> bool:
+    """Whether a flatten is of all axes but the batch's, or a mean over all those behind the units'."""
+    names = ("start_dim", "end_dim") if kind in FLATTENS else ("dim", "keepdim")
+    given: dict[str, Any] = vars(layer) if layer else {**dict(zip(names, node.args[1:], strict=False)), **node.kwargs}
+    if kind in FLATTENS:
+        return (given.get("start_dim", 0), given.get("end_dim", -1)) == (1, -1)
+    over = given.get("dim") or ()
+    over = (over,) if isinstance(over, int) else over
+    return axes is not None and {axis % axes for axis in over} == set(range(2, axes)) and not given.get("keepdim")
+
+
 def _walk(module: nn.Module) -> tuple[fx.GraphModule, list[tuple[Hidden, fx.Node]]]:
     """With the node that each next layer reads."""
     traced = _trace(module)
     parts = dict(traced.named_modules())
     found: list[tuple[Hidden, fx.Node]] = []
     units, scalable = 0, True
+    axes: int | None = None  # as in AXES
     writes: list[Place] = []
     used: set[str] = set()
+    before: fx.Node | None = None
     for node in traced.graph.nodes:
         if node.op == "placeholder" or node.op == "output":
+            before = node if node.users else before
             continue
-        if len(node.users) != 1 or len(node.all_input_nodes) != 1:
+        if len(node.users) != 1 or node.all_input_nodes != [before]:
             raise _unknown(module, f"paths that part or meet at '{node.name}'")
         layer: Any = parts[str(node.target)] if node.op == "call_module" else None
-        if isinstance(layer, LAYERS):
-            if getattr(layer, "groups", 1) != 1 or str(node.target) in used:
-                raise _unknown(module, f"a grouped or repeated layer '{node.target}'")
-            used.add(str(node.target))
+        kind: Any = type(layer) if layer else node.target
+        own = [Place(f"{node.target}.{name}", 0) for name, _ in layer.named_parameters()] if layer else []
+        if own and str(node.target) in used:
+            raise _unknown(module, f"a repeated layer '{node.target}'")
+        used.add(str(node.target))
+        merges = kind in (*FLATTENS, *MEANS)
+        cuts = kind in AXES and axes not in AXES[kind] and (units or axes is not None)
+        if cuts or (merges and not _keeps_units(node, kind, layer, axes)):
+            raise _unknown(module, f"'{node.target}', which may cut across the units before it,")
+        if kind in LAYERS:
+            if getattr(layer, "groups", 1) != 1 or not isinstance(layer.weight, nn.Parameter):
+                raise _unknown(module, f"a grouped or reparametrised layer '{node.target}'")
             width = layer.weight.shape[1]
             if units and width % units:
                 raise _unknown(module, f"layer '{node.target}', which does not read the units before it")
             if units:
                 reads = (Place(f"{node.target}.weight", 1, width // units),)
                 found.append((Hidden(units, tuple(writes), reads, scalable), node.all_input_nodes[0]))
-            units, scalable = layer.weight.shape[0], True
-            writes = [Place(f"{node.target}.{name}", 0) for name, _ in layer.named_parameters()]
-        elif isinstance(layer, (*SCALED, *SCALED_POOLS)) or node.target in SCALED_CALLS:
-            continue
-        elif isinstance(layer, ALIKE) or node.target in ALIKE_CALLS:
+            units, scalable, writes = layer.weight.shape[0], True, own
+            axes = axes if kind is nn.Linear else layer.weight.dim()
+        elif merges:
+            axes = 2
+        elif kind in ALIKE:
             scalable = False
-            writes += [Place(f"{node.target}.{name}", 0) for name, _ in layer.named_parameters()] if layer else []
-        else:
+            writes = [*writes, *own]
+        elif kind not in SCALED:
             raise _unknown(module, f"'{node.target}'")
+        before = node
     return traced, found
 
 
@@ -199,7 +239,10 @@ def activations(params: Params, module: nn.Module, inputs: Tensor) -> list[Tenso
     """[n, values, units] of every hidden layer, each unit with mean 0 and norm 1 over the inputs."""
     parts = []
     for hidden, value in zip(symmetries(module), _said(params, module, inputs), strict=True):
-        units = value.reshape(len(value), len(inputs), hidden.units, -1).movedim(2, 3).flatten(1, 2)
+        (read,) = hidden.reads
+        linear = params[read.name].dim() == 3  # its inputs' last axis is the units', a convolution's the first
+        pixels = read.run if linear else value[0, 0, 0].numel()
+        units = value.reshape(len(value), -1, hidden.units, pixels).movedim(2, 3).flatten(1, 2)
         centred = units - units.mean(1, keepdim=True)
         parts.append(centred / centred.norm(dim=1, keepdim=True).clamp(min=1e-9))
     return parts

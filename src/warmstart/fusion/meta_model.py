@@ -14,6 +14,7 @@ Differs from the paper: see docs/methods/meta_model.md.
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -62,6 +63,13 @@ class State(NamedTuple):
     centre: Tensor  # [D] their mean
     scale: Tensor  # [D] their unit
     order: Tensor  # [n, latent] of the crossing network's coordinates
+
+
+class Passed(NamedTuple):
+    """What an epoch has come to."""
+
+    seconds: float  # of the processor, since training began
+    bound: float  # per model, the mean of the epoch's steps
 
 
 class Draws(NamedTuple):
@@ -162,8 +170,9 @@ def evidence_bound(
     return rows.mean(0).sum() * (total / len(gamma)) - divergence(theta, noise)
 
 
-def fit(network: Network, cfg: Config, pool: Pool, log: list[float] | None = None) -> State:
-    """Alternate epochs of gradient steps with assignments; `log` receives the bound of every epoch, per model."""
+def fit(network: Network, cfg: Config, pool: Pool, log: list[Passed] | None = None) -> State:
+    """Alternate epochs of gradient steps with assignments; `log` receives what every epoch has come to."""
+    began = time.process_time()
     if cfg.alignment not in ALIGNMENTS:
         raise InputError(f"an alignment among {', '.join(ALIGNMENTS)}", repr(cfg.alignment), "use one of these")
     n, params = len(pool.descriptor), pool.params
@@ -180,12 +189,14 @@ def fit(network: Network, cfg: Config, pool: Pool, log: list[float] | None = Non
         return -evidence_bound(theta, gamma[rows], descriptor[rows], slots, noise, n) / n
 
     for epoch in range(cfg.epochs):
+        bound = 0.0
         for rows in torch.split(torch.randperm(n, generator=draw), cfg.tasks):
             noise, slots = draws(cfg, len(rows), draw), None if order is None else order[rows]
             grads, value = torch.func.grad_and_value(loss)(theta, rows, slots, noise)
             theta, memory = optimiser.update(theta, grads, memory, cfg.lr * cosine(memory.done, total))
+            bound -= float(value) * len(rows) / n
         if log is not None:
-            log.append(-float(value))
+            log.append(Passed(time.process_time() - began, bound))
         if (epoch + 1) % cfg.every or epoch + 1 == cfg.epochs:
             continue
         if layers:

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from warmstart.core import InputError, Params
 from warmstart.models.mlp import ACTIVATIONS
 
+ATTENTION = frozenset({"q", "k", "v", "query", "key", "value", "qkv", "attn", "attention"})  # parts of names
+
 
 class Network(NamedTuple):
     """One architecture. `params` are those of one model; callers vmap."""
@@ -98,6 +100,10 @@ def make_pool(network: Network, params: Params, descriptor: Tensor, inputs: Tens
     """The pool, once the network has shown that it fits the weights and, unless they are adapters, ends in its head."""
     own = {name: value.shape for name, value in network.module.named_parameters()}
     given = {name: value.shape[1:] for name, value in params.items()}
+    if len(torch.unique(inputs.flatten(1), dim=0)) < 2:
+        raise InputError("different rows to compare functions on", f"{len(inputs)}, all alike", "pass some more")
+    if not bool(torch.isfinite(inputs).all()):
+        raise InputError("finite inputs to compare functions on", "NaN or infinity", "clean those rows")
     if not network.adapter and own != given:
         odd = sorted(set(own.items()) ^ set(given.items()))[0]
         expected = f"a network with the weights of the pool in {type(network.module).__name__}"
@@ -134,6 +140,10 @@ def chain(params: Params, activation: str = "relu") -> nn.Module:
       (activation): ReLU()
     )
     """
+    odd = next((name for name in params if ATTENTION & set(re.split(r"[^a-z]+", name.lower()))), None)
+    if odd is not None:
+        remedy = "use Python and pass the module; only what has a known symmetry is aligned"
+        raise InputError("linear layers one after another", f"{odd!r}, which looks like attention", remedy)
     if activation not in ACTIVATIONS:
         raise InputError(f"an activation among {', '.join(ACTIVATIONS)}", repr(activation), "use one of these names")
     weights = sorted((name for name in params if name.endswith("weight")), key=_natural)
@@ -171,11 +181,24 @@ class Chain(nn.Module):
             place.add_module(last, nn.Linear(weight.shape[1], weight.shape[0], name in biased))
         self.activation = ACTIVATIONS[activation]()
 
+    def words(self) -> str:
+        """What it is, layer by layer."""
+        layers = {name: self.get_submodule(name) for name in self.path}
+        sizes = [f"{name} ({layer.in_features} to {layer.out_features})" for name, layer in layers.items()]
+        return f", {type(self.activation).__name__}, ".join(sizes)
+
     def forward(self, x: Tensor) -> Tensor:
         for name in self.path[:-1]:
             x = self.activation(self.get_submodule(name)(x))
         out: Tensor = self.get_submodule(self.path[-1])(x)
         return out
+
+
+def assumed(module: nn.Module) -> list[str]:
+    """What tensors alone do not say and was taken for granted."""
+    if not isinstance(module, Chain):
+        return []
+    return [f"read as {module.words()}, with nothing around the layers; if it is another network, pass it in Python"]
 
 
 def _natural(name: str) -> list[Any]:

@@ -6,7 +6,9 @@ a table, one row for each model, of numbers and categories.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import zipfile
+import zlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -63,9 +65,9 @@ def read_model(path: Path) -> Params:
 
 def _read_npz(path: Path) -> Params:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        with path.open("rb") as source, np.load(source, allow_pickle=False) as file:
             return {name: torch.from_numpy(np.asarray(file[name])) for name in file.files}
-    except (OSError, ValueError, TypeError, EOFError, KeyError) as error:
+    except (OSError, ValueError, TypeError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
         pickled = "pickle" in str(error).lower()
         got = "Python objects, which would have to be unpickled" if pickled else f"{type(error).__name__}: {error}"
         raise InputError(f"arrays of numbers in {path.name}", got, "save plain arrays with numpy.savez") from None
@@ -89,21 +91,38 @@ def stack_models(models: Mapping[str, Params], place: Path = Path("the pool")) -
         raise InputError(f"at least {FEWEST} models in {place}", f"{len(models)}", "add .safetensors or .npz files")
     first, *rest = models
     for name in rest:
-        same_tensors(models[name], models[first], Path(f"{name}, as in {first}"))
+        try:
+            same_tensors(models[name], models[first], Path(f"{name}, as in {first}"))
+        except InputError as error:
+            remedy = f"remove {name}, or train it in the same architecture"
+            raise InputError(error.expected, error.got, remedy) from None
     return tuple(models), {key: torch.stack([model[key] for model in models.values()]) for key in models[first]}
 
 
-def make_zoo(names: tuple[str, ...], params: Params, descriptors: Source, task: str | None = None) -> Zoo:
-    """A zoo of a stack of models and a table of descriptors; `task` is the column that names the models."""
+def make_zoo(
+    names: tuple[str, ...],
+    params: Params,
+    descriptors: Source,
+    task: str | None = None,
+    categorical: Sequence[str] = (),
+) -> Zoo:
+    """A zoo of a stack of models and a table of descriptors; `task` is the column that names the models.
+
+    Numbers of the columns in `categorical` are names. Columns that are the same for all models are not used.
+    """
     table = read_table(descriptors, WHERE)
     key = _key_column(table, names) if task is None else task
     require([key], table.columns, WHERE)
     known = describe(table, key, list(names)).reset_index(drop=True)
-    kinds = feature_kinds(known, Roles(task=key, target=""), "|", WHERE)
+    require(categorical, table.columns, WHERE)
+    kinds = feature_kinds(known, Roles(task=key, target="", categorical=tuple(categorical) or None), "|", WHERE)
+    _refuse_gaps(known[list(kinds)], names)
     varying = {name: kind for name, kind in kinds.items() if known[name].astype(str).nunique() > 1}
     if not varying:
         raise InputError(
-            "descriptors that differ between models", "constant columns only", "describe what sets the tasks apart"
+            "descriptors that differ between models",
+            "constant columns only" if kinds else f"only the names of the models, in '{key}'",
+            "describe what sets the tasks apart",
         )
     columns = Features.fit(known, varying, WHERE, "|", 1, 16)
     descriptor = dense(columns, columns.encode(known, WHERE))
@@ -115,15 +134,30 @@ def make_zoo(names: tuple[str, ...], params: Params, descriptors: Source, task: 
     return Zoo(names, dict(sorted(params.items())), descriptor, columns)
 
 
-def read_zoo(folder: str | Path, descriptors: Source, task: str | None = None) -> Zoo:
-    return make_zoo(*read_models(folder), descriptors, task)
+def read_zoo(folder: str | Path, descriptors: Source, task: str | None = None, categorical: Sequence[str] = ()) -> Zoo:
+    return make_zoo(*read_models(folder), descriptors, task, categorical)
+
+
+def _refuse_gaps(known: pd.DataFrame, names: Sequence[str]) -> None:
+    """What is not known of a task cannot be compared."""
+    gaps = known.isna()
+    if bool(gaps.any(axis=None)):
+        column = str(gaps.any().idxmax())
+        got = f"none for {names[int(gaps[column].to_numpy().argmax())]!r}"
+        raise InputError(
+            f"a value of '{column}' for every task", got, "fill it in, or leave the column or the task out"
+        )
 
 
 def _key_column(table: pd.DataFrame, names: tuple[str, ...]) -> str:
-    """The first column that names every model."""
-    for column in table.columns:
-        if set(names) <= set(table[column].astype(str)):
-            return str(column)
+    """The column that names the models."""
+    missing = {str(column): set(names) - set(table[column].astype(str)) for column in table.columns}
+    best = min(missing, key=lambda column: len(missing[column]), default="")
+    if best and not missing[best]:
+        return best
+    if best and len(missing[best]) < len(names):
+        some = f"none for {', '.join(map(repr, sorted(missing[best])[:3]))}"
+        raise InputError(f"a row of the {WHERE} for every model, named in '{best}'", some, "add rows, or remove models")
     raise InputError(
         f"a column of the {WHERE} with the names of the models, such as {names[0]!r}",
         f"columns {', '.join(map(str, table.columns))}",
@@ -142,7 +176,22 @@ def encode_descriptor(columns: Features, known: pd.DataFrame | Mapping[str, Any]
                 got = repr(frame[number.name][read.isna()].iloc[0])
                 raise InputError(f"a number for '{number.name}'", got, "write for instance a=1.2")
             frame = frame.assign(**{number.name: read})
+    _refuse_gaps(frame[list(columns.names)], [f"row {i + 1}" for i in range(len(frame))])
     return dense(columns, columns.encode(frame, "descriptor"))
+
+
+def outside(zoo: Zoo, descriptor: Tensor) -> str:
+    """What of a descriptor [p] no model comes near: a number beyond the pool's by its whole range, or a category."""
+    low, high = zoo.descriptor.amin(0), zoo.descriptor.amax(0)
+    for i, number in enumerate(zoo.columns.numeric):
+        if not low[i] - (high[i] - low[i]) <= descriptor[i] <= high[i] + (high[i] - low[i]):
+            return f"'{number.name}' is beyond the range of the pool"
+    place = len(zoo.columns.numeric)
+    for known, size in zip(zoo.columns.categorical, zoo.columns.columns.categorical, strict=True):
+        if bool(descriptor[place]):  # the column of values that were not seen
+            return f"'{known.name}' has a value that no model of the pool has"
+        place += size - 1
+    return ""
 
 
 def dense(columns: Features, parts: Mapping[str, Tensor]) -> Tensor:
