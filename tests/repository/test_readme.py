@@ -45,6 +45,21 @@ def test_tables(name):
         assert f"| {label} | {' | '.join(found)} |" in README
 
 
+def test_fused_sines():
+    results = load(ROOT / "results/fusion_sine.full.json")
+    names = {
+        "five domains": "five domains",
+        "hard family": "hard, 200 networks",
+        "hard family, from 40 networks": "hard, 40 networks",
+    }
+    for label, family in names.items():
+        asked = [("auto", shots) for shots in (0, 10, 20, 40)] + [("nearest", 0)]
+        found = [mean(results, name, "nRMSE", {"family": family, "shots": shots}) for name, shots in asked]
+        assert f"| {label} | {' | '.join(f'{value:.4f}' for value in found)} |" in README
+    worse = [row.mean for row in results.rows if (row.method, row.metric) == ("auto", "share worse by 5 %")]
+    assert max(worse) <= 0.04 and "Rows make at most 4 % of the tasks worse" in README
+
+
 def test_pictures():
     results = load(ROOT / "results/omniglot.full.json")
     settings = [{"way": way, "shot": shot} for way in (5, 20) for shot in (1, 5)]
