@@ -86,7 +86,7 @@ PAGES = {
         "meta_model, unaligned",
         "meta_model, latent order",
         "meta_model, refit",
-        "meta_model, plain fine-tuning",
+        *(f"meta_model{kind}, plain fine-tuning" for kind in ("", ", unaligned", ", refit")),
         "meta_model, fine-tuning by H",
     ],
     "adapters": [

@@ -44,7 +44,10 @@ def test_the_study_has_every_row_and_goes_on_from_kept_pools(tiny, tmp_path):
     five = fusion_sine.FIVE
     for metric in (fusion_sine.ERROR, fusion_sine.COVERED, fusion_sine.NETS, fusion_sine.HARMED, fusion_sine.PAIRED):
         assert (fusion_sine.AUTO, five, 4, metric) in rows
-    assert (fusion_sine.META_H, five, 4, fusion_sine.LESS) in rows
+    for name in (fusion_sine.META, fusion_sine.META_LOOSE, fusion_sine.META_REFIT):
+        assert len(rows[f"{name}{fusion_sine.TUNED}", five, 4, fusion_sine.ERROR].values) == 1
+    apart = rows[fusion_sine.META_H, five, 4, fusion_sine.LESS]
+    assert apart.counts == (2,) and rows[f"{fusion_sine.META}{fusion_sine.TUNED}", five, 4, "nRMSE"].counts == (5,)
     whole = rows[fusion_sine.AUTO, five, 0, fusion_sine.ERROR].mean
     parts = [rows[fusion_sine.AUTO, f"domain {k}", 0, fusion_sine.ERROR].mean for k in range(1, 6)]
     assert whole == pytest.approx(sum(parts) / 5)
