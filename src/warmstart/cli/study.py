@@ -30,7 +30,9 @@ def study(
         Path | None, typer.Option(metavar="DIR", help="Folder of public datasets.", envvar="WARMSTART_DATA")
     ] = None,
     seeds: Annotated[int | None, typer.Option(metavar="N", min=1, help="How many: 3, or 1 when quick.")] = None,
-    only: Annotated[list[str] | None, typer.Option(metavar="METHOD", help="Run these only; may be repeated.")] = None,
+    only: Annotated[
+        list[str] | None, typer.Option(metavar="ROW", help="Run these methods or settings only; may be repeated.")
+    ] = None,
     output: Folder = None,
     seed: Seed = 0,
     device: Device = "auto",

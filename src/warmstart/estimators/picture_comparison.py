@@ -45,6 +45,7 @@ class Found(NamedTuple):
     names: tuple[str, ...]  # of its classes
     way: int
     shot: int  # of the model
+    unseen: int  # classes that tasks were drawn from
 
     @property
     def methods(self) -> list[str]:
@@ -98,7 +99,7 @@ def judge(
     chances, judged = concat(parts)
     assert example is not None
     names = class_names(example.support, unseen)
-    return Found(chances, judged, to_device(example, "cpu"), names, way, trained.shot)
+    return Found(chances, judged, to_device(example, "cpu"), names, way, trained.shot, len(unseen.names))
 
 
 def tell(learner: Any, state: Any, way: int, sharpness: float, tasks: Task) -> Tensor:
@@ -191,5 +192,8 @@ def main_table(found: Found, results: Results) -> Table:
         Column("calibration error", ECE, where, 3, "lower"),
     ]
     count = len(found.query.y)
-    caption = f"{count} tasks of unseen classes, {found.way}-way {found.shot}-shot, each picture judged alone"
+    caption = (
+        f"{count} tasks of {found.unseen} unseen classes, {found.way}-way {found.shot}-shot, each judged alone; "
+        "intervals are over tasks, not over other classes"
+    )
     return table(results, columns=columns, baselines=found.methods[1:], caption=caption)
