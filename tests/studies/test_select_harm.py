@@ -88,12 +88,14 @@ def test_rows_are_paired_by_seed_and_target():
     judged = {
         ALL: {(0, "a"): {ACCURACY: 80.0, VALIDATION: 0.5}, (0, "b"): {ACCURACY: 70.0, VALIDATION: 0.4}},
         OURS: {(0, "a"): {ACCURACY: 81.0, VALIDATION: 0.4}, (0, "b"): {ACCURACY: 73.0, VALIDATION: 0.6}},
+        "hoa": {(0, "a"): {ACCURACY: 79.0, VALIDATION: 0.7}},  # on one target only
     }
     rows = {(row.method, row.metric, row.setting["target"]): row for row in rows_of(judged)}
     apart = rows[OURS, f"{ACCURACY} minus {ALL}", "mean"]
     assert apart.mean == pytest.approx(2.0) and apart.n == 2
     assert rows[OURS, ACCURACY, "b"].mean == 73.0
-    for score in (*judged[ALL].values(), *judged[OURS].values()):
+    assert [key for key in rows if key[0] == "hoa"] == [("hoa", ACCURACY, "a")]
+    for score in (score for scores in judged.values() for score in scores.values()):
         score["worst group"] = score[ACCURACY] - 1
     best = preferred(judged)
     assert best[0, "a"][ACCURACY] == 81.0 and best[0, "b"][ACCURACY] == 70.0

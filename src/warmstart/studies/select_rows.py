@@ -55,17 +55,24 @@ def recovered(fitted: Fitted, corrupted: Tensor) -> Score:
 def rows_of(
     judged: Mapping[str, Mapping[tuple[int, str], Score]], peers: Mapping[tuple[str, str], str] = {}
 ) -> list[Row]:
-    """Rows for each target and their mean; differences are paired by seed and target. Keys: seed, target."""
+    """Rows for each target and their mean; differences are paired by seed and target. Keys: seed, target.
+
+    A method that ran on some targets only has no mean: it would not be that of the others.
+    """
     rows: list[Row] = []
+    targets = dict.fromkeys(target for scores in judged.values() for _, target in scores)
     for name, scores in judged.items():
+        own_targets = dict.fromkeys(target for _, target in scores)
         for metric in dict.fromkeys(metric for score in scores.values() for metric in score if metric != VALIDATION):
             unit = "" if "Spearman" in metric else "%"
             peer = peers.get((name, metric), "")
-            own = by_seed(scores, metric)
-            rows.append(make_row(name, {"target": MEAN}, metric, own, unit, peer, fresh_tasks=True))
-            for target in dict.fromkeys(target for _, target in scores):
+            for target in own_targets:
                 each = {seed: score[metric] for (seed, of), score in scores.items() if of == target}
                 rows.append(make_row(name, {"target": target}, metric, each, unit))
+            if len(own_targets) < len(targets):
+                continue
+            own = by_seed(scores, metric)
+            rows.append(make_row(name, {"target": MEAN}, metric, own, unit, peer, fresh_tasks=True))
             for other in (ALL, TUNED, RANDOM):
                 if metric in (ACCURACY, WORST) and other in judged and other != name:
                     apart = differences(own, by_seed(judged[other], metric))
