@@ -4,6 +4,8 @@ Each task pulls a point w to its support mean s, and is judged by its distance t
 with unequal curvatures: L(w; target) = sum_i a_i (w_i - target_i)^2.
 """
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -133,6 +135,20 @@ def test_imaml():
     plain = imaml.build(point, quadratic, imaml.Config(inner_lr=0.2, inner_steps=400, prox=prox, solve_steps=0))
     delta, _ = plain.meta_grad(plain.init({"w": THETA}), tasks(), ())
     torch.testing.assert_close(delta.grad["w"], gradient(phi, Q).sum(0), rtol=1e-6, atol=1e-8)
+
+
+@pytest.mark.parametrize("curvature", ["hessian", "gauss_newton"])
+@pytest.mark.parametrize("stage", [PLAIN, TRACED], ids=["plain", "traced"])
+def test_imaml_by_newton(stage, curvature):
+    """One step of as many conjugate-gradient steps as there are eigenvalues ends in the minimum."""
+    prox, damping = 0.8, 0.1
+    cfg = imaml.Config(inner_lr=1.0, inner_steps=1, inner="newton", inner_solve=2, prox=prox, solve_steps=2)
+    learner = imaml.build(point, quadratic, replace(cfg, damping=damping, curvature=curvature), stage)
+    delta, _ = learner.meta_grad(learner.init({"w": THETA}), tasks(), ())
+    phi = (2 * A * S + prox * THETA) / (2 * A + prox)
+    torch.testing.assert_close(delta.grad["w"], (gradient(phi, Q) / (1 + (2 * A + damping) / prox)).sum(0))
+    with pytest.raises(InputError, match="hessian or gauss_newton"):
+        imaml.build(point, quadratic, replace(cfg, curvature="fisher"))
 
 
 def test_imaml_with_halvings():

@@ -64,6 +64,7 @@ def prototypes(model, likelihood, cfg, stage=PLAIN):
 
 
 descent = {"inner_lr": 0.07, "inner_steps": 3, "test_steps": 2, "outer_lr": 0.03}
+newton = {**descent, "inner_lr": 1.0, "inner": "newton", "prox": 0.8, "halvings": 2}
 inferred = {**descent, "samples": 2, "predictions": 3, "sd": 0.2, "noise": 0.7, "kl_weight": 0.8}
 stein = {**descent, "particles": 3, "recompute": True}
 laplace = {**descent, "noise": 0.4, "samples": 3, "recompute": True}
@@ -81,6 +82,7 @@ LEARNERS = {
     "anil": Case(maml.build, maml.Config(**descent), "squared multiclass", fast="head.*"),
     "reptile": Case(reptile.build, reptile.Config(**descent, outer_decay=7)),
     "imaml": Case(imaml.build, imaml.Config(**descent, prox=0.8, solve_steps=3)),
+    "imaml-newton": Case(imaml.build, imaml.Config(**newton, inner_solve=3, solve_steps=3, curvature="gauss_newton")),
     "imaml-halvings": Case(imaml.build, imaml.Config(**descent, solve_steps=0, halvings=3), "squared"),
     "meta_sgd": Case(meta_sgd.build, meta_sgd.Config(**descent)),
     "meta_sgd-head": Case(meta_sgd.build, meta_sgd.Config(**descent, inner="adam", shrink=2.0), "binary", "head.*"),

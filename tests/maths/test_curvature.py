@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from warmstart.core import InputError, functional, make_batch, task_log_likelihood
 from warmstart.core.trees import leaves, tree_map
-from warmstart.maths.curvature import gauss_newton_root
+from warmstart.maths.curvature import gauss_newton_product, gauss_newton_root
 from warmstart.maths.laplace import precision
 from warmstart.models.likelihoods import binary, multiclass, squared
 from warmstart.models.mlp import MLP
@@ -181,3 +181,14 @@ def test_a_prior_without_precision_is_refused(prior):
 def test_an_unknown_form_is_refused():
     with pytest.raises(InputError, match="full, diagonal or kronecker"):
         precision("rotated", network(squared), squared, 1.0)
+
+
+@likelihoods
+def test_products_are_those_of_the_matrix(likelihood):
+    """Divided by the weights, since the loss is their mean."""
+    torch.manual_seed(0)
+    model, rows = network(likelihood, (5,)), batch(likelihood, 6)
+    root = gauss_newton_root(model, likelihood)({}, model.params, rows)
+    v = torch.randn(vector(model.params).numel())
+    said = vector(gauss_newton_product(model, likelihood)(model.params, rows, params_of(model, v)))
+    assert_close(said, root.mT @ (root @ v) / (rows.w * rows.mask).sum())

@@ -4,8 +4,9 @@
     d phi_t / d theta = (I + H_t / prox)^-1,   H_t = Hessian of L(phi_t; support_t)
     theta <- theta - outer_lr * sum_t (I + H_t / prox)^-1 grad L(phi_t; query_t)
 
-With `halvings` a step of the inner problem is as long as its objective allows. The inverse is
-applied by conjugate gradient with Hessian-vector products, so memory does not
+The inner problem is solved by gradient descent or by Gauss-Newton steps, each of some conjugate-gradient steps
+(`inner="newton"`); with `halvings` a step is as long as the objective allows. The inverse is
+applied by conjugate gradient with products of the curvature and a vector, so memory does not
 grow with the inner steps. Without conjugate-gradient steps it is the plain gradient at phi_t.
 
 Rajeswaran, Finn, Kakade and Levine, 2019. Differs from the paper: see docs/methods/imaml.md.
@@ -25,6 +26,7 @@ from warmstart.core.trees import add, expand, scale, tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last, value_and_grad
 from warmstart.maths import solve
+from warmstart.maths.curvature import gauss_newton_product
 from warmstart.maths.descent import Inner, finish
 from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, Info, State, outer
@@ -36,10 +38,12 @@ class Config:
     inner_lr: float = 0.01
     inner_steps: int = 16  # of training
     test_steps: int = 16  # of adaptation, unless the caller says otherwise
-    inner: str = "sgd"  # sgd, momentum or adam
+    inner: str = "sgd"  # sgd, momentum, adam or newton, whose inner_lr is best 1
+    inner_solve: int = 5  # of conjugate gradient in a step of newton
     halvings: int = 0  # of inner_lr that a step may take for the inner objective to fall; 0 takes every step as it is
     prox: float = 2.0  # strength that ties a task to theta
     solve_steps: int = 5  # of conjugate gradient; 0 uses the plain gradient
+    curvature: str = "hessian"  # or gauss_newton, which has no negative directions
     damping: float = 1.0  # added to the curvature
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
@@ -58,8 +62,11 @@ SPACE: dict[str, list[Any]] = {
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     if len(model.fast) != len(model.params):
         raise InputError("a model whose parameters are all fast", "some slow ones", "use maml for a fast/slow split")
+    if cfg.curvature not in ("hessian", "gauss_newton"):
+        raise InputError("a curvature hessian or gauss_newton", repr(cfg.curvature), "use one of these names")
     loss = task_loss(model, likelihood)
-    optimiser = named(cfg.inner)
+    optimiser = named("sgd" if cfg.inner == "newton" else cfg.inner)
+    gauss_newton = gauss_newton_product(model, likelihood)
     out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
 
     def start(state: State, descriptor: Tree) -> Inner:
@@ -74,6 +81,13 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
             return Inner(*optimiser.update(inner.phi, grads, inner.opt, rate))
 
         grads, height = grad_and_value(objective)(inner.phi)
+        if cfg.inner == "newton":
+
+            def curved(v: Params) -> Params:
+                bent: Params = add(gauss_newton(inner.phi, batch, v), scale(v, cfg.prox))
+                return bent
+
+            grads = solve.conjugate_gradient(curved, grads, cfg.inner_solve)
         if not cfg.halvings:
             return move(cfg.inner_lr)
         found = inner  # stays where it is if no rate will do; else the greatest that does
@@ -93,7 +107,10 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         """One step towards (I + (H + damping) / prox)^-1 cotangent, for one task."""
 
         def curved(v: Params) -> Params:
-            (product,) = vjp(lambda p: grad(loss)(p, support), phi)[1](v)  # H is symmetric
+            if cfg.curvature == "hessian":
+                (product,) = vjp(lambda p: grad(loss)(p, support), phi)[1](v)  # H is symmetric
+            else:
+                product = gauss_newton(phi, support, v)
             image: Params = add(scale(v, 1 + cfg.damping / cfg.prox), scale(product, 1 / cfg.prox))
             return image
 

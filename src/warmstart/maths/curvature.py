@@ -96,6 +96,25 @@ def gauss_newton_root(model: Model, likelihood: Likelihood, noise: float = 0.5**
     return root
 
 
+def gauss_newton_product(model: Model, likelihood: Likelihood) -> Callable[[Params, Batch, Params], Params]:
+    """(phi, rows, v) -> G v, of the weighted mean loss of the rows in all parameters; no Jacobian is formed.
+
+    Only reverse derivatives are taken: J v is the derivative of u -> J' u along v.
+    """
+
+    def product(phi: Params, rows: Batch, v: Params) -> Params:
+        found: Any = vjp(lambda own: model.apply(own, rows.x), phi)
+        out, pull = found
+        (moved,) = vjp(lambda u: pull(u)[0], torch.zeros_like(out))[1](v)
+        weight = rows.w * rows.mask
+        share = weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
+        bent = (likelihood.curvature(out) @ moved.unsqueeze(-1)).squeeze(-1) * share[:, None]
+        image: Params = pull(bent)[0]
+        return image
+
+    return product
+
+
 def jacobian(model: Model, slow: Params, phi: Params, x: Tree) -> tuple[Tensor, Tensor]:
     """Outputs [n, out] and their derivatives [n, out, d] in the fast parameters; rows may see each other."""
     found: Any = vjp(lambda own: model.apply({**slow, **own}, x), phi)
