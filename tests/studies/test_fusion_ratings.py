@@ -69,6 +69,8 @@ def test_every_row_is_there_paired_and_kept(tiny, tmp_path):
 def test_a_few_rows_are_run_alone_and_unknown_ones_refused(tiny):
     outcome = tiny(only=["cold CF", "nearest"])
     assert {row.method for row in outcome.results.rows} == {"cold CF", "nearest"} and "not held" in outcome.verdict
+    told = tiny(only=[AUTO, BIAS]).verdict
+    assert "errs by" in told and "oracle" not in told
     with pytest.raises(InputError, match="methods among"):
         tiny(only=["magic"])
     with pytest.raises(InputError, match="MovieLens-100K"):

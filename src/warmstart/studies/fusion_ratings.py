@@ -271,4 +271,5 @@ def verdict(rows: Sequence[Row], seconds: float) -> str:
     if AUTO not in at or BIAS not in at:
         return "The automatic choice was not held against the effects."
     told = f"The automatic choice errs by {at[AUTO]:.3f} on unseen users, {BIAS} by {at[BIAS]:.3f}"
-    return f"{told}, the oracle by {at[ORACLE]:.3f} ({seconds:.0f} s)."
+    told += f", the oracle by {at[ORACLE]:.3f}" if ORACLE in at else ""
+    return f"{told} ({seconds:.0f} s)."
