@@ -60,6 +60,15 @@ def test_fused_sines():
     assert max(worse) <= 0.04 and "Rows make at most 4 % of the tasks worse" in README
 
 
+def test_what_fusing_costs():
+    results, said = load(ROOT / "results/fusion_cost.full.json"), re.sub(r"\s+", " ", README)
+    few, many = ({"models": count} for count in (200, 5000))
+    fuse = [mean(results, "auto", "time to fuse", at) for at in (few, many)]
+    made = [mean(results, "function_gp", "time to generate one", at) for at in (few, many)]
+    assert f"take {fuse[0]:.0f} s of one thread for 200 networks and {fuse[1]:.0f} s for 5,000" in said
+    assert f"generated in {made[0]:.1f} ms from 200, in {made[1]:.1f} ms from 5,000" in said
+
+
 def test_pictures():
     results = load(ROOT / "results/omniglot.full.json")
     settings = [{"way": way, "shot": shot} for way in (5, 20) for shot in (1, 5)]
