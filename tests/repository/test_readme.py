@@ -69,6 +69,15 @@ def test_what_fusing_costs():
     assert f"generated in {made[0]:.1f} ms from 200, in {made[1]:.1f} ms from 5,000" in said
 
 
+def test_fused_ratings():
+    results, said = load(ROOT / "results/fusion_ratings.full.json"), re.sub(r"\s+", " ", README)
+    settings = [{"new": "users", "split": "by number", "dims": dims} for dims in (20, 30, 40)]
+    auto = [f"{mean(results, 'auto', 'RMSE', at):.3f}" for at in settings]
+    assert f"RMSE {auto[0]}, {auto[1]} and {auto[2]} at 20, 30 and 40 dimensions" in said
+    bias, near, deep = (mean(results, n, "RMSE", settings[0]) for n in ("item + context bias", "nearest", "DeepFM"))
+    assert f"items and users {bias:.3f}, the nearest user {near:.3f}," in said and f"of the others {deep:.3f}." in said
+
+
 def test_pictures():
     results = load(ROOT / "results/omniglot.full.json")
     settings = [{"way": way, "shot": shot} for way in (5, 20) for shot in (1, 5)]

@@ -51,6 +51,7 @@ def test_the_study_has_every_row_and_goes_on_from_kept_pools(tiny, tmp_path):
     whole = rows[fusion_sine.AUTO, five, 0, fusion_sine.ERROR].mean
     parts = [rows[fusion_sine.AUTO, f"domain {k}", 0, fusion_sine.ERROR].mean for k in range(1, 6)]
     assert whole == pytest.approx(sum(parts) / 5)
+    assert any("the paper's meta-model, before any row" in section.caption for section in outcome.sections)
     assert "automatic choice errs" in outcome.verdict and len(list(tmp_path.iterdir())) == 1
     again = fusion_sine.run(seeds=[0], only=["nearest"], folder=tmp_path)
     found = {row.method: row.mean for row in again.results.rows if row.setting["family"] == five}

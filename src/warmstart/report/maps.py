@@ -49,7 +49,8 @@ def bands(panels: Sequence[Banded], actual_label: str, x_label: str = "x", y_lab
         for axes, panel in zip(grid.flat, panels, strict=False):
             line = panel.predicted
             axes.plot(line.x, line.mean, color=COLOURS[0])
-            axes.fill_between(line.x, line.low, line.high, color=COLOURS[0], alpha=0.18, lw=0)
+            if np.size(line.low):
+                axes.fill_between(line.x, line.low, line.high, color=COLOURS[0], alpha=0.18, lw=0)
             if np.size(panel.actual):
                 axes.plot(line.x, panel.actual, color=INK, lw=1.0)
             if np.size(panel.support_x):

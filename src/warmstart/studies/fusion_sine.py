@@ -27,6 +27,7 @@ from warmstart.fusion.network import run_models
 from warmstart.fusion.zoo import encode_descriptor
 from warmstart.report import Column, Results, Row, called, differences, make_results, make_row, table
 from warmstart.report.figures import Adaptation, Curve, adaptations, curves, error_curves
+from warmstart.report.maps import Banded, bands
 from warmstart.report.page import Outcome, Section
 from warmstart.report.svg import looks
 from warmstart.studies import sine_learners as learners
@@ -109,6 +110,7 @@ def run(
         ways["hypernetwork"] = ROWS["hypernetwork"]._replace(config=hypernetwork.Config(steps=size.hyper))
     found: dict[str, dict[int, Scores]] = {}
     excerpts: list[Adaptation] = []
+    beside: list[Banded] = []
     chosen = [name for name in learners.HIDDEN if not only or name in only]
     for setting in [FIVE] if only and not ways else size.settings:
         for seed in seeds:
@@ -123,12 +125,13 @@ def run(
             pool = pool._replace(unseen=pool.unseen[: size.tests], floor=take(pool.floor, slice(size.tests)))
             scores, model = judge(pool, count, seed, ways, only, partial(report, 0, 1))
             if setting == FIVE and (not only or META in only):
-                scores |= judge_meta_model(pool, model, seed, size, partial(report, 0, 1))
+                more, panels = judge_meta_model(pool, model, seed, size, partial(report, 0, 1))
+                scores, beside = scores | more, beside or panels
             found.setdefault(setting, {}).setdefault(seed, {}).update(scores)
             excerpts += excerpt(model, pool, setting) if seed == seeds[0] else []
     rows = rows_of(found)
     results = make_results("fusion_sine", preset, "cpu", called(), rows)
-    return Outcome(results, sections(results, excerpts), verdict(rows, time.perf_counter() - began))
+    return Outcome(results, sections(results, excerpts, beside), verdict(rows, time.perf_counter() - began))
 
 
 def judge(
@@ -176,8 +179,13 @@ def judge(
     return scores, model
 
 
-def judge_meta_model(pool: SinePool, model: ModelFusion, seed: int, size: Preset, say: Callable[[str], None]) -> Scores:
-    """The paper's meta-model with units in one order, as they are, and refitted; both ways to tune it on rows."""
+def judge_meta_model(
+    pool: SinePool, model: ModelFusion, seed: int, size: Preset, say: Callable[[str], None]
+) -> tuple[Scores, list[Banded]]:
+    """The paper's meta-model with units in one order, as they are, and refitted; both ways to tune it on rows.
+
+    With some of its functions before any row.
+    """
     x = torch.linspace(*SPAN, 200)[:, None]
     truth = sine.curve(pool.unseen, x[:, 0].expand(len(pool.unseen), -1)).double()[..., None]
     at, network = encode_descriptor(model.zoo_.columns, describe(pool.unseen)), model.network_
@@ -212,7 +220,16 @@ def judge_meta_model(pool: SinePool, model: ModelFusion, seed: int, size: Preset
         made = {name: torch.cat([one[name] for one in by_h]) for name in begun[META]}
         scores[META_H, shots, ERROR] = relative_error(run_models(network, made, x), truth[few])
         scores[META_H, shots, LESS] = scores[META_H, shots, ERROR] - scores[f"{META}{TUNED}", shots, ERROR][few]
-    return scores
+    panels = [
+        Banded(
+            f"{name}: a = {float(pool.unseen[i, 0]):.2f}",
+            Curve(x[:, 0].numpy(), run_models(network, take(begun[name], slice(i, i + 1)), x)[0, :, 0].numpy()),
+            truth[i, :, 0].numpy(),
+        )
+        for i in range(2)
+        for name in begun
+    ]
+    return scores, panels
 
 
 def judge_learners(names: Sequence[str], seed: int, size: Preset, say: Callable[[str], None]) -> Scores:
@@ -283,7 +300,7 @@ def excerpt(model: ModelFusion, pool: SinePool, setting: str) -> list[Adaptation
     return found
 
 
-def sections(results: Results, excerpts: Sequence[Adaptation]) -> list[Section]:
+def sections(results: Results, excerpts: Sequence[Adaptation], beside: Sequence[Banded]) -> list[Section]:
     families = list(dict.fromkeys(str(row.setting["family"]) for row in results.rows))
     methods = list(dict.fromkeys(row.method for row in results.rows))
     baselines = [name for name in methods if name in (ZERO, COLD, PLAIN, "nearest", "average", UNALIGNED)]
@@ -293,6 +310,9 @@ def sections(results: Results, excerpts: Sequence[Adaptation]) -> list[Section]:
     if excerpts:
         words = "Two unseen sines of each family, before and after ten rows; the band is the 95 % interval."
         found.append(Section("What it looks like", svg=adaptations(excerpts), caption=words))
+    if beside:
+        words = "Two unseen sines by the paper's meta-model, before any row: units aligned, as they are, and refitted."
+        found.append(Section(svg=bands(beside, "the sine"), caption=words))
     for family in (family for family in families if family in SETTINGS):
         shown = [row for row in results.rows if row.setting["family"] == family and row.method in (AUTO, PLAIN, COLD)]
         if not any(row.method == AUTO for row in shown):
