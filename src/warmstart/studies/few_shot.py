@@ -38,6 +38,16 @@ TEST, VALIDATION = 30_000, 40_000  # seeds of the episodes
 CHUNK = {"cpu": 1, "cuda": 100}  # test tasks at once: on a CPU stacked convolutions gain nothing
 SINGLE = 10_000  # pictures at once where every query picture is seen alone, each with the support
 BLOCK = 4  # meta-batches drawn at a time
+HESSIAN_FREE = imaml.Config(  # the inner problem by Newton's method; "plain gradient" solves it by gradient descent
+    inner="newton",
+    inner_lr=1.0,
+    inner_steps=3,
+    test_steps=3,
+    halvings=2,
+    prox=0.1,
+    damping=0.0,
+    curvature="gauss_newton",
+)
 
 
 Predictor: TypeAlias = Callable[[Task], Prediction]

@@ -15,7 +15,7 @@ from warmstart.baselines import protonet
 from warmstart.engine.loop import Report
 from warmstart.learners import imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
-from warmstart.studies.few_shot import Network, Parts, Setting, Size, entries, run_study
+from warmstart.studies.few_shot import HESSIAN_FREE, Network, Parts, Setting, Size, entries, run_study
 from warmstart.tasks.class_split import take_classes
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.images import with_rotations
@@ -52,18 +52,16 @@ def _descent(way: int) -> dict[str, Any]:
     return {"inner_lr": 0.4, "inner_steps": 1, "test_steps": 3} if way <= 5 else {"inner_lr": 0.1, "inner_steps": 5}
 
 
-def _implicit(**more: Any) -> imaml.Config:
-    return imaml.Config(inner_lr=0.1, inner_steps=16, test_steps=16, prox=0.5, damping=10.0, **more)
-
-
 LEARNERS = entries(
     {
         "scratch": lambda way: scratch.Config(inner_lr=0.01, test_steps=50),
         "maml": lambda way: maml.Config(**_descent(way)),
         "fomaml": lambda way: maml.Config(**_descent(way), first_order=True),
         "reptile": lambda way: reptile.Config(inner_lr=0.4, inner="sgd", minibatches=True, test_steps=50),
-        "imaml": lambda way: _implicit(solve_steps=5),
-        "imaml, plain gradient": lambda way: _implicit(solve_steps=0),
+        "imaml": lambda way: HESSIAN_FREE,
+        "imaml, plain gradient": lambda way: imaml.Config(
+            inner_lr=0.4, inner_steps=5, test_steps=5, prox=0.1, damping=2.0
+        ),
         "meta_sgd": lambda way: meta_sgd.Config(inner_lr=0.1, inner_steps=1 if way <= 5 else 3),
         "protonet": lambda way: protonet.Config(),
     }

@@ -12,7 +12,7 @@ from warmstart.baselines import protonet
 from warmstart.engine.loop import Report
 from warmstart.learners import imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
-from warmstart.studies.few_shot import Network, Parts, Setting, Size, entries, run_study
+from warmstart.studies.few_shot import HESSIAN_FREE, Network, Parts, Setting, Size, entries, run_study
 from warmstart.tasks.class_split import take_classes
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.tiny_imagenet import read_tiny_imagenet, split_tiny_imagenet
@@ -36,8 +36,8 @@ LEARNERS = entries(
         "maml": lambda way: maml.Config(inner_lr=0.01, inner_steps=5, test_steps=10),
         "fomaml": lambda way: maml.Config(inner_lr=0.01, inner_steps=5, test_steps=10, first_order=True),
         "reptile": lambda way: reptile.Config(inner_lr=1e-3, inner_steps=8, test_steps=50, outer_lr=1.0),
-        "imaml": lambda way: imaml.Config(inner_lr=0.01, inner_steps=10, prox=0.5, solve_steps=5, damping=1.0),
-        "imaml, plain gradient": lambda way: imaml.Config(inner_lr=0.01, inner_steps=10, prox=0.5, solve_steps=0),
+        "imaml": lambda way: HESSIAN_FREE,
+        "imaml, plain gradient": lambda way: imaml.Config(inner_lr=0.01, inner_steps=10, test_steps=10, prox=0.5),
         "meta_sgd": lambda way: meta_sgd.Config(inner_lr=0.01, inner_steps=1),
         "protonet": lambda way: protonet.Config(),
     }
