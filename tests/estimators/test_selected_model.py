@@ -9,7 +9,17 @@ import torch
 
 from warmstart.core import InputError
 from warmstart.estimators.selected_model import SelectedModel
-from warmstart.estimators.source_methods import ALL, METHODS, OURS, TREES, Plan, Session, estimated
+from warmstart.estimators.source_methods import (
+    ALL,
+    BOTH,
+    CHOSEN_TREES,
+    OURS,
+    TREES,
+    Plan,
+    Session,
+    estimated,
+    fit_method,
+)
 from warmstart.estimators.source_selection import Selection, select_sources
 from warmstart.selection import final, task_model, training
 from warmstart.selection.collect import in_jobs
@@ -35,15 +45,15 @@ def people(classes=3, rows=120, seed=0):
 
 def chosen_by(method, frame):
     transfer = read_transfer(frame, Roles("task", "y"), "t")
-    session = Session(transfer, cross_entropy, PLAN, 0, {})
-    fitted = METHODS[method](session)[0]
+    session = Session(transfer, cross_entropy, PLAN, 0, {}, {})
+    fitted = fit_method(session, method)[0]
     return Selection(transfer, estimated(session), {method: fitted}, method)
 
 
-@pytest.mark.parametrize("way", [OURS, ALL, TREES])
+@pytest.mark.parametrize("way", [OURS, ALL, TREES, BOTH])
 @pytest.mark.parametrize("classes", [2, 3])
 def test_the_same_is_said_after_saving(tmp_path, way, classes):
-    if way == TREES:
+    if way in (TREES, BOTH):
         pytest.importorskip("lightgbm")
     frame = people(classes)
     chosen = chosen_by(way, frame)
@@ -66,6 +76,20 @@ def test_the_same_is_said_after_saving(tmp_path, way, classes):
         "weights.safetensors",
     ]
     assert "A verdict." in (tmp_path / "m" / "card.md").read_text()
+
+
+def test_network_and_trees_are_averaged_and_fitted_once():
+    pytest.importorskip("lightgbm")
+    transfer = read_transfer(people(), Roles("task", "y"), "t")
+    session = Session(transfer, cross_entropy, PLAN, 0, {}, {})
+    both = fit_method(session, BOTH)[0]
+    first, second = (session.fits[name][0] for name in (OURS, CHOSEN_TREES))
+    assert fit_method(session, OURS)[0] is first and both.trials == first.trials + second.trials
+    x = transfer.test.x
+    torch.testing.assert_close(both.outputs(x), (first.outputs(x) + second.outputs(x).float()) / 2)
+    assert both.members.tolist() == (first.members | second.members).tolist()
+    said = cross_entropy(both.outputs(transfer.validation.x)[None], transfer.validation)
+    assert both.value == pytest.approx(float(said))
 
 
 @pytest.mark.parametrize(
@@ -103,7 +127,7 @@ def test_the_metric_is_what_f_is(metric, tmp_path):
     """With every measure, groups and smallest group off their defaults: f by jobs, and by hand."""
     transfer = read_transfer(people(2), Roles("task", "y", group="job"), "t")
     jobs = in_jobs(transfer, MODEL, metric, (2, 0), 5, store=tmp_path)
-    found = estimated(Session(transfer, named(metric, (2, 0), 5), PLAN, 0, {}, jobs))
+    found = estimated(Session(transfer, named(metric, (2, 0), 5), PLAN, 0, {}, {}, jobs))
     share = training.shares(transfer, found.indicators[:1])
     phi = training.train_models(transfer, share, SHORT)
     held = transfer.validation
@@ -130,7 +154,7 @@ def test_a_method_with_its_own_f_does_not_take_that_of_the_jobs():
     def refuse(members, seed):
         raise AssertionError
 
-    estimated(Session(transfer, zero_one, PLAN, 0, {}, refuse), "margin")
+    estimated(Session(transfer, zero_one, PLAN, 0, {}, {}, refuse), "margin")
 
 
 def test_numbers_are_refused():

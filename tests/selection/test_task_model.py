@@ -58,6 +58,18 @@ def test_zero_stands_unless_validation_is_sure(make_planted):
     assert not sure.members[4:].any()
 
 
+@pytest.mark.parametrize(("others", "chosen"), [(1, 1), (9, 0)])
+def test_the_best_of_many_must_be_better_by_more_than_one_alone(make_planted, monkeypatch, others, chosen):
+    transfer = make_planted()
+    sets = torch.eye(others + 1)[:, [0]].expand(-1, 6)  # the first has all sources
+    values = torch.tensor([2.5, 0.0] + [1.0] * (others - 1))
+    monkeypatch.setattr(final, "outputs", lambda transfer, cfg, phi, x: torch.zeros(others + 1, 1, 1))
+    monkeypatch.setattr(final, "standard_error", lambda *found: 1.0)
+    phi = {"w": torch.arange(others + 1.0)}
+    kept = final.keep_best(transfer, phi, sets, lambda out, rows: values, FINAL, preferred=0)
+    assert bool(kept.members.all()) == (chosen == 0) and float(kept.kept.tensors["w"]) == chosen
+
+
 def test_candidates_begin_with_the_sign_and_end_with_everything():
     theta = torch.tensor([0.5, -1.0, 0.2, -0.1])
     assert task_model.candidates(theta, 4).tolist() == [[0, 1, 0, 1], [0, 0, 0, 0], [0, 1, 0, 1], [1, 1, 1, 1]]

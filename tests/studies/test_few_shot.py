@@ -117,6 +117,21 @@ def test_alone_is_one_query_row_at_a_time(parts):
     assert predict(task).mean.abs().max() > 1e-3
 
 
+def test_of_many_query_pictures_some_of_every_class_are_judged_alone(parts, monkeypatch):
+    monkeypatch.setattr(few_shot, "SEEN_ALONE", 4)
+    task = draw_episodes(parts.test, 5, 3, 1, 3, torch.Generator().manual_seed(0))
+    seen = []
+
+    def predict(task):
+        seen.append(task.query.y)
+        return Prediction(torch.nn.functional.one_hot(task.query.y.long(), 3).float())
+
+    judged = few_shot.judge(predict, predict, task, torch.device("cpu"))
+    together, alone = seen
+    assert together.shape == (5, 9) and alone[0].tolist() == [0, 0, 1, 2, 2]  # every second one
+    assert judged.accuracy.tolist() == judged.alone.tolist() == [1.0] * 5 and judged.probability.shape == (5, 9, 3)
+
+
 def test_unknown_methods_and_missing_data_are_said():
     with pytest.raises(InputError, match="linear_head"):
         run_study("omniglot", "quick", TINY, None, Network(4, True), LEARNERS, {}, [0], ["malm"], "cpu", None, None)

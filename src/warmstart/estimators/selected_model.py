@@ -1,4 +1,4 @@
-"""The model that a selection of sources ends in: a network or boosted trees, saved alone, for rows of the target.
+"""The model that a selection of sources ends in: a network, boosted trees or both, saved alone, for rows of the target.
 
 A folder as `estimators.folder` writes them; trees are LightGBM's text, kept as bytes among the tensors. Nothing in
 it is run when it is read.
@@ -20,7 +20,7 @@ from warmstart.core.trees import tree_map
 from warmstart.engine.files import finite, read_tensors, same_tensors
 from warmstart.estimators.adapted import class_frame
 from warmstart.estimators.folder import SCHEMA, WEIGHTS, pack, read_config, read_text, write_folder
-from warmstart.estimators.source_methods import FOREST
+from warmstart.estimators.source_methods import FOREST, MEAN
 from warmstart.estimators.source_selection import Selection
 from warmstart.estimators.trained import damaged
 from warmstart.selection.final import NETWORK
@@ -28,7 +28,7 @@ from warmstart.selection.training import LIKELIHOODS, Form, outputs_of, paramete
 from warmstart.tasks.schema import Schema
 from warmstart.tasks.table import Source, read_table
 
-KIND = "selected"
+KIND, TREES = "selected", "trees"
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class SelectedModel:
             about = {name: config[name] for name in ("method", "target", "sources", "of", "metric", "validation")}
             about |= {"of": int(about["of"]), "sources": [str(name) for name in about["sources"]]}
             model = cls(schema, dict(config["form"]), tensors, about)
-            if model.form["model"] == NETWORK:
-                same_tensors(tensors, parameters(model._form()), path / WEIGHTS)
+            if model.form["model"] in (NETWORK, MEAN):
+                same_tensors(model._network(), parameters(model._form()), path / WEIGHTS)
             model._outputs(model._example())
         except InputError:
             raise
@@ -97,13 +97,20 @@ class SelectedModel:
         return model
 
     def _outputs(self, x: Tree) -> Tensor:
-        target = self.about["of"]
-        if self.form["model"] == NETWORK:
-            return outputs_of(self._form(), target, self.tensors, x)[0]
-        if self.form["model"] != FOREST:
+        target, kind = self.about["of"], self.form["model"]
+        said = []
+        if kind in (NETWORK, MEAN):
+            said.append(outputs_of(self._form(), target, self._network(), x)[0])
+        if kind in (FOREST, MEAN):
+            text = bytes(self.tensors[TREES].tolist()).decode()
+            trees = pooled_trees.load(text, bool(self.form["with_task"]), target, self._form().outputs)
+            said.append(trees(x).float())
+        if not said:
             raise ValueError("another model")
-        text = bytes(self.tensors["trees"].tolist()).decode()
-        return pooled_trees.load(text, bool(self.form["with_task"]), target, self._form().outputs)(x)
+        return torch.stack(said).mean(0)
+
+    def _network(self) -> dict[str, Tensor]:
+        return {name: value for name, value in self.tensors.items() if name != TREES}
 
     def _form(self) -> Form:
         target = self.schema.target

@@ -1,6 +1,7 @@
 """Every way to use sources, by one call: nothing, all, chosen ones, weighted ones, in networks and in boosted trees.
 
-Each takes a `Session` and gives a `Fitted`, chosen on the validation rows among the same number of trials.
+Each takes a `Session` and gives a `Fitted`, chosen on the validation rows among the same number of trials; those that
+take the mean of a network and trees have the trials of both.
 """
 
 from __future__ import annotations
@@ -23,8 +24,9 @@ from warmstart.training.search import draw_configs
 
 ALL, TUNED, ALONE, RANDOM = "all sources", "all sources, then fine-tuned", "target only", "random order"
 OURS, LINEARISED, CHOSEN_TREES = "task_model", "task_model, linearised", "task_model, boosted trees"
+BOTH, ALL_BOTH = "task_model, network and trees", "all sources, network and trees"
 PAIRS = "exhaustive, two at most"
-FOREST = "trees"
+FOREST, MEAN = "trees", "mean of network and trees"
 MARGIN, ERRORS = "task_model, margin", "task_model, zero-one"
 TREES, TREES_ALONE, TREES_BLIND = "boosted trees, pooled", "boosted trees, target only", "boosted trees, no state"
 SPEARMAN, CEILING, LINEAR = "Spearman on held-out subsets", "Spearman of two starts", "Spearman of estimates"
@@ -48,6 +50,7 @@ class Session(NamedTuple):
     plan: Plan
     seed: int
     estimates: dict[tuple[str | None, bool], task_model.Estimate]  # found so far, by f's name and linearisation
+    fits: dict[str, tuple[Fitted, dict[str, float]]]  # found so far, by the method's name
     evaluate: task_model.Evaluate | None = None  # where f by the session's measure comes from, if not from here
 
 
@@ -62,6 +65,13 @@ def estimated(session: Session, kind: str | None = None, linear: bool = False) -
         found = task_model.estimate(session.transfer, cfg, measure, session.seed, evaluate)
         session.estimates[kind, linear] = found
     return session.estimates[kind, linear]
+
+
+def fit_method(session: Session, name: str) -> tuple[Fitted, dict[str, float]]:
+    """A method on this session, run once, with what it tells of itself."""
+    if name not in session.fits:
+        session.fits[name] = METHODS[name](session)
+    return session.fits[name]
 
 
 def _ours(kind: str | None, linear: bool) -> Method:
@@ -114,6 +124,25 @@ def _trees(sources: float | None, with_task: bool) -> Method:
     return call
 
 
+def _both(network: str, trees: str) -> Method:
+    """The mean of the scores of two methods, whose errors differ."""
+
+    def call(session: Session) -> tuple[Fitted, dict[str, float]]:
+        parts = [fit_method(session, name)[0] for name in (network, trees)]
+        (first, second), validation = parts, session.transfer.validation
+
+        def outputs(x: Any) -> Tensor:
+            return torch.stack([part.outputs(x).float() for part in parts]).mean(0)
+
+        value = float(session.measure(outputs(validation.x)[None], validation))
+        form = {**first.kept.form, **second.kept.form, "model": MEAN}
+        kept = Kept(form, {**first.kept.tensors, **second.kept.tensors})
+        trials = first.trials + second.trials
+        return Fitted(outputs, first.members | second.members, value, trials, kept), {}
+
+    return call
+
+
 def _negative(session: Session) -> Tensor:
     return (estimated(session).surrogate.theta < 0).float()
 
@@ -135,10 +164,12 @@ METHODS: dict[str, Method] = {
     TREES_ALONE: _trees(0.0, False),
     TREES: _trees(1.0, True),
     TREES_BLIND: _trees(1.0, False),
+    ALL_BOTH: _both(TUNED, TREES),
     MARGIN: _ours("margin", False),
     ERRORS: _ours("zero-one", False),
     LINEARISED: _ours(None, True),
     CHOSEN_TREES: _trees(None, True),
+    BOTH: _both(OURS, CHOSEN_TREES),
     OURS: _ours(None, False),
 }
 BASELINES = tuple(name for name in METHODS if not name.startswith(OURS))

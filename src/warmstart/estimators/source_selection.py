@@ -17,10 +17,11 @@ from warmstart.core import InputError
 from warmstart.engine.loop import Report, silent
 from warmstart.estimators.source_methods import (
     ALL,
+    ALL_BOTH,
     ALONE,
     BASELINES,
+    BOTH,
     CHOSEN_TREES,
-    METHODS,
     OURS,
     RANDOM,
     TREES,
@@ -29,6 +30,7 @@ from warmstart.estimators.source_methods import (
     Plan,
     Session,
     estimated,
+    fit_method,
 )
 from warmstart.metrics.intervals import z_score
 from warmstart.report import Column, Results, Row, called, make_results, make_row, plain, table
@@ -40,7 +42,7 @@ from warmstart.selection.measures import Measure
 from warmstart.tasks.transfer import Rows, Transfer
 
 NETWORKS = (ALONE, ALL, TUNED, RANDOM, OURS)
-FORESTS = (TREES_ALONE, TREES, CHOSEN_TREES)
+FORESTS = (TREES_ALONE, TREES, CHOSEN_TREES, ALL_BOTH, BOTH)
 WITHOUT = (ALONE, TREES_ALONE)  # which use no source
 
 
@@ -74,12 +76,12 @@ def select_sources(
     names = methods or (*NETWORKS, *(FORESTS if find_spec("lightgbm") else ()))
     for rows in (transfer.validation, transfer.test):  # what is undefined is said before the work
         measure(torch.zeros(1, len(rows.y), transfer.outputs, device=rows.y.device), rows)
-    session = Session(transfer, measure, plan, seed, {}, evaluate)
+    session = Session(transfer, measure, plan, seed, {}, {}, evaluate)
     report = (progress or (lambda label: silent))("methods")
     found = estimated(session)
     fitted = {}
     for i, name in enumerate(names):
-        fitted[name] = METHODS[name](session)[0]
+        fitted[name] = fit_method(session, name)[0]
         report(i + 1, len(names), name)
     return Selection(transfer, found, fitted, min(fitted, key=lambda name: fitted[name].value))
 
@@ -151,7 +153,7 @@ def verdict(chosen: Selection, gains: dict[str, Gain], metric: str) -> str:
     sure = [name for name, found in gains.items() if found.low > 0]
     if chosen.best in WITHOUT:
         return f"No set of sources helps: {chosen.best} is kept."
-    if chosen.best not in (OURS, CHOSEN_TREES, RANDOM):
+    if chosen.best not in (OURS, CHOSEN_TREES, BOTH, RANDOM):
         return f"Choosing among the sources is not worth it here: {kept}."
     if ALL not in sure:
         return f"{kept[0].upper()}{kept[1:]}, but on test rows it is not surely better than all sources in {metric}."

@@ -1,7 +1,7 @@
 """Final training: candidate sets of sources as one stack, the one that validation rows prefer.
 
 A model is trained on target and sources together, then on the target alone at a small rate. Validation
-differences are noisy, so a preferred candidate stands unless another is better by more than two standard errors.
+differences are noisy, so a preferred candidate stands unless another is surely better: 95 %, over all the others.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from warmstart.core import Params, Tree
 from warmstart.core.trees import take
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.noise import generator
+from warmstart.metrics.intervals import z_score
 from warmstart.selection.measures import Measure
 from warmstart.selection.training import Config as Training
 from warmstart.selection.training import outputs, shares, train_models
 from warmstart.tasks.transfer import Rows, Transfer
 
 DRAWS = 100  # of the validation rows, for a standard error
-SURE = 2.0  # standard errors
+SURE = 0.95  # that the best of the others is better, as many as they are (Bonferroni)
 NETWORK = "network"
 
 
@@ -95,7 +96,8 @@ def keep_best(
     best = int(values.argmin())
     if preferred is not None and best != preferred:
         error = standard_error(measure, out[[preferred, best]], transfer.validation)
-        best = preferred if float(values[preferred] - values[best]) <= SURE * error else best
+        enough = z_score(1 - (1 - SURE) / (len(values) - 1)) * error
+        best = preferred if float(values[preferred] - values[best]) <= enough else best
     kept = take(phi, [best])
     return Fitted(
         lambda x: outputs(transfer, cfg.training, kept, x)[0],

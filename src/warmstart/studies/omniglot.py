@@ -52,10 +52,11 @@ def _descent(way: int) -> dict[str, Any]:
     return {"inner_lr": 0.4, "inner_steps": 1, "test_steps": 3} if way <= 5 else {"inner_lr": 0.1, "inner_steps": 5}
 
 
+STEEP: dict[str, Any] = {"inner_lr": 0.4, "inner_steps": 3, "test_steps": 3}  # better at 20 ways on validation classes
 LEARNERS = entries(
     {
         "scratch": lambda way: scratch.Config(inner_lr=0.01, test_steps=50),
-        "maml": lambda way: maml.Config(**_descent(way)),
+        "maml": lambda way: maml.Config(**_descent(way) if way <= 5 else STEEP),
         "fomaml": lambda way: maml.Config(**_descent(way), first_order=True),
         "reptile": lambda way: reptile.Config(inner_lr=0.4, inner="sgd", minibatches=True, test_steps=50),
         "imaml": lambda way: HESSIAN_FREE,

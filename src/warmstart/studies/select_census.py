@@ -36,6 +36,7 @@ from warmstart.estimators.source_methods import (
     TUNED,
     Plan,
     Session,
+    fit_method,
 )
 from warmstart.metrics.groups import demographic_parity, equal_opportunity, worst_group
 from warmstart.report import Column, Results, Row, called, make_results, table
@@ -106,7 +107,7 @@ def run(
     for seed in seeds:
         for target in chosen.targets:
             transfer = read_transfer(people, ROLES, target, seed=seed, most=chosen.most).to(place)
-            session = Session(transfer, cross_entropy, chosen.plan, seed, {})
+            session = Session(transfer, cross_entropy, chosen.plan, seed, {}, {})
             report = (progress or (lambda label: silent))(f"{target}, seed {seed}")
             for i, name in enumerate(names):
                 if name == PAIRS and target != chosen.targets[0]:
@@ -128,7 +129,7 @@ def run_method(name: str, session: Session, kept: Path | None) -> dict[str, Scor
         found: dict[str, Score] = read_json(kept)
         return found
     transfer = session.transfer
-    fitted, told = METHODS[name](session)
+    fitted, told = fit_method(session, name)
     scores = {name: {VALIDATION: fitted.value} | judge(transfer, fitted) | gaps(transfer, fitted) | told}
     if name == TREES_ALONE:
         scores[THRESHOLDS] = with_thresholds(transfer, fitted)

@@ -90,7 +90,7 @@ def run(
         for target in chosen.targets:
             transfer, corrupted = corrupted_transfer(people, target, seed, chosen.most)
             transfer = transfer.to(place)
-            session = Session(transfer, cross_entropy, chosen.plan, seed, {})
+            session = Session(transfer, cross_entropy, chosen.plan, seed, {}, {})
             report = (progress or (lambda label: silent))(f"{target}, seed {seed}")
             for i, name in enumerate(names):
                 kept = None if folder is None else folder / f"seed {seed}" / target / f"{name}.json"

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from warmstart.engine.files import read_json, write_json
-from warmstart.estimators.source_methods import ALL, METHODS, RANDOM, RANKED, TUNED, Session
+from warmstart.estimators.source_methods import ALL, RANDOM, RANKED, TUNED, Session, fit_method
 from warmstart.metrics.groups import worst_group
 from warmstart.report import Row, differences, make_row
 from warmstart.selection.final import Fitted
@@ -27,7 +27,7 @@ def run_method(name: str, session: Session, corrupted: Tensor | None, kept: Path
     if kept is not None and kept.exists():
         score: Score = read_json(kept)
         return score
-    fitted, told = METHODS[name](session)
+    fitted, told = fit_method(session, name)
     score = {VALIDATION: fitted.value} | judge(session.transfer, fitted) | told
     if corrupted is not None and name in RANKED:
         score |= recovered(fitted, corrupted)
