@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from warmstart.baselines import protonet
+from warmstart.cli.writing import write_report
 from warmstart.core import InputError, Prediction
 from warmstart.learners import maml, scratch
 from warmstart.studies import cost, few_shot, omniglot, tiny_imagenet
@@ -21,7 +22,9 @@ from warmstart.studies.few_shot import (
     one_by_one,
     run_study,
 )
+from warmstart.tasks.class_split import load_split
 from warmstart.tasks.images import draw_episodes, make_images
+from warmstart.tasks.omniglot import read_omniglot, split_omniglot
 from warmstart.training.train import Plan
 
 SIDE, EACH = 12, 8
@@ -140,7 +143,7 @@ def test_unknown_methods_and_missing_data_are_said():
             study.run()
 
 
-def test_quick_trains_for_a_minute_and_beats_the_nearest_centroid(shared_data):
+def test_quick_trains_for_a_minute_and_beats_the_nearest_centroid(shared_data, tmp_path):
     """On real characters; the preset itself, shortened, so that the suite stays short."""
     size = omniglot.SIZES["quick"]
     shorter = size._replace(methods=("nearest_centroid", "protonet"), plan=Plan(steps=60, every=60), tests=40)
@@ -149,6 +152,9 @@ def test_quick_trains_for_a_minute_and_beats_the_nearest_centroid(shared_data):
         outcome = omniglot.run(data=shared_data, device="cpu")
     at = {row.method: row.mean for row in outcome.results.rows if row.metric == ACCURACY}
     assert at["protonet"] > at["nearest_centroid"] > 40
+    write_report(tmp_path, outcome, "Omniglot", merged=True)
+    images = read_omniglot(shared_data)
+    assert load_split(tmp_path / "split.json") == split_omniglot(images)
 
 
 def test_cost_grows_with_the_inner_steps_only_where_the_loop_is_differentiated(monkeypatch):

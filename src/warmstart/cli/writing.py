@@ -1,4 +1,7 @@
-"""The folder of a study, a benchmark or an evaluation: results.json, table.csv and report.html, all new or all old."""
+"""The folder of a study, a benchmark or an evaluation: results.json, table.csv, report.html, all new or all old.
+
+A study may write more beside them, such as the classes it judged on.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ RESULTS, TABLE, PAGE = "results.json", "table.csv", "report.html"
 
 
 def tell(voice: Voice, outcome: Outcome, title: str, output: Path | None, merged: bool = False) -> dict[str, Any]:
-    """Print the tables, write the three files when there is a folder for them, and give the JSON document."""
+    """Print the tables, write the files when there is a folder for them, and give the JSON document."""
     with tempfile.TemporaryDirectory() if output is None else nullcontext(output) as folder:
         document = write_report(Path(folder), outcome, title, merged)
     for section in outcome.sections:
@@ -31,8 +34,9 @@ def tell(voice: Voice, outcome: Outcome, title: str, output: Path | None, merged
 
 
 def write_report(folder: Path, outcome: Outcome, title: str, merged: bool) -> dict[str, Any]:
-    """Write the three files and give the content of the first; `merged` adds to the results that are there."""
+    """Write the files and give the content of the first; `merged` adds to the results that are there."""
     from warmstart.core import InputError
+    from warmstart.engine.files import write_json
     from warmstart.report import load, merge, save, save_csv
     from warmstart.report.page import how_it_was_run, write_page
 
@@ -47,7 +51,9 @@ def write_report(folder: Path, outcome: Outcome, title: str, merged: bool) -> di
             save(results, Path(beside, RESULTS))
             save_csv(results, Path(beside, TABLE))
             write_page(Path(beside, PAGE), sections, title, how_it_was_run(results), outcome.verdict)
-            for name in (RESULTS, TABLE, PAGE):
+            for name, content in outcome.beside.items():
+                write_json(Path(beside, name), content)
+            for name in (RESULTS, TABLE, PAGE, *outcome.beside):
                 Path(beside, name).replace(folder / name)
         document: dict[str, Any] = json.loads((folder / RESULTS).read_text(encoding="utf-8"))
     except OSError as error:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -31,6 +32,7 @@ class Outcome(NamedTuple):
     sections: list[Section]
     verdict: str  # one sentence
     follow: Callable[[Sequence[Row]], list[Row]] = lambda rows: []  # rows that follow from others, of any run
+    beside: Mapping[str, Any] = MappingProxyType({})  # JSON files that are written with the results, by name
 
 
 def write_page(

@@ -33,6 +33,7 @@ from warmstart.training.sources import from_family
 from warmstart.training.train import Plan, train
 
 ACCURACY, ALONE, NLL, ECE, MCE = "accuracy", "accuracy, alone", "NLL", "ECE", "MCE"
+SPLIT = "split.json"  # the classes of each part, beside the results; `tasks.class_split.load_split` reads it
 BASELINES = ("nearest_centroid", "linear_head", "protonet")
 TEST, VALIDATION = 30_000, 40_000  # seeds of the episodes
 CHUNK = {"cpu": 1, "cuda": 100}  # test tasks at once: on a CPU stacked convolutions gain nothing

@@ -15,7 +15,7 @@ from warmstart.baselines import protonet
 from warmstart.engine.loop import Report
 from warmstart.learners import imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
-from warmstart.studies.few_shot import HESSIAN_FREE, Network, Parts, Setting, Size, entries, run_study
+from warmstart.studies.few_shot import HESSIAN_FREE, SPLIT, Network, Parts, Setting, Size, entries, run_study
 from warmstart.tasks.class_split import take_classes
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.images import with_rotations
@@ -106,9 +106,10 @@ def run(
     """With a folder, a run that was interrupted goes on where it stopped."""
     data = given(data, "Omniglot")
     images = read_omniglot(data)
-    parts = Parts(*(with_rotations(take_classes(images, names)) for names in split_omniglot(images)))
+    split = split_omniglot(images)
+    parts = Parts(*(with_rotations(take_classes(images, names)) for names in split))
     network = Network(FILTERS[preset], strided=True)
-    return run_study(
+    outcome = run_study(
         "omniglot",
         preset,
         SIZES[preset],
@@ -122,3 +123,4 @@ def run(
         progress,
         folder,
     )
+    return outcome._replace(beside={SPLIT: split._asdict()})

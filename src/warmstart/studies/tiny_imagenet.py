@@ -12,7 +12,7 @@ from warmstart.baselines import protonet
 from warmstart.engine.loop import Report
 from warmstart.learners import imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
-from warmstart.studies.few_shot import HESSIAN_FREE, Network, Parts, Setting, Size, entries, run_study
+from warmstart.studies.few_shot import HESSIAN_FREE, SPLIT, Network, Parts, Setting, Size, entries, run_study
 from warmstart.tasks.class_split import take_classes
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.tiny_imagenet import read_tiny_imagenet, split_tiny_imagenet
@@ -80,8 +80,10 @@ def run(
     """With a folder, a run that was interrupted goes on where it stopped."""
     data = given(data, "Tiny-ImageNet")
     images = read_tiny_imagenet(data)
-    parts = Parts(*(take_classes(images, names) for names in split_tiny_imagenet(data)))
+    split = split_tiny_imagenet(data)
+    parts = Parts(*(take_classes(images, names) for names in split))
     network = Network(32, strided=False)
-    return run_study(
+    outcome = run_study(
         "tiny_imagenet", preset, SIZES[preset], parts, network, LEARNERS, {}, seeds, only, device, progress, folder
     )
+    return outcome._replace(beside={SPLIT: split._asdict()})
