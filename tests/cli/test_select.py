@@ -71,6 +71,12 @@ def test_liars_are_found_and_the_page_is_written(table, tmp_path, capsys):
         (["--metric", "worst-group", "--group", "race", "--smallest", "500"], "a group of at least 500 rows"),
         (["--metric", "equal-opportunity", "--group", "race", "--between", "white"], "two groups"),
         (["--metric", "equal-opportunity", "--group", "race", "--between", "white,green"], "groups among black, white"),
+        (["--metric", "equal-opportunity", "--group", "race", "--between", "black,black"], "two different groups"),
+        (["--metric", "worst-group"], "a column of groups for worst-group"),
+        (["--sources", "A,B,A,C,D"], "every source once, got 'A' more than once"),
+        (["--sources", "A,B,C"], "4 sources or more, got 3"),
+        (["--subsets", "14"], "at most 13 subsets of 2 out of 6, got 14; lower --subsets"),
+        (["--drop", "age,job,race"], "a column to predict from, got none"),
         (["--engine", "threads"], "an engine among"),
     ],
 )
@@ -83,3 +89,48 @@ def test_bad_input_is_one_sentence_and_exit_code_2(table, capsys, more, words):
 def test_a_target_that_is_not_there_is_refused(table, capsys):
     assert run(arguments(table, state="TX")) == 2
     assert "a task 'TX' in column 'state'" in capsys.readouterr().err
+
+
+def test_a_gap_is_not_closed_by_saying_the_same_of_everybody(table, capsys):
+    more = ["--metric", "demographic-parity", "--group", "race", "--between", "black,white"]
+    assert run(arguments(table, *more)) == 0
+    told = capsys.readouterr().out
+    assert "The gap is that between black and white in 'True'" in told and "demographic-parity gap + error" in told
+    assert run(arguments(table, *more, "--json")) == 0
+    document = json.loads(capsys.readouterr().out)
+    best = document["selection"]["method"]
+    at = {row["method"]: row["mean"] for row in document["rows"] if row["metric"] == "accuracy"}
+    assert at[best] > 75
+
+
+def test_how_sure_the_surrogate_is_is_said(table, capsys):
+    few = [*arguments(table)[:-4], "--trials", "1", "--smallest", "10", "--device", "cpu", "--final-steps", "20"]
+    assert run([*few, "--subsets", "4"]) == 0
+    assert "4 subsets of 6 sources leave the surrogate under-determined, so ridge is used" in capsys.readouterr().out
+    assert run([*few, "--linear", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["selection"]["surrogate"]
+    assert found["estimates"]["n"] > 5 and -1 <= found["estimates"]["spearman"] <= 1 and found["ceiling"] is None
+
+
+def test_rows_are_numbered_as_in_the_file(table, tmp_path, capsys):
+    frame = pd.read_csv(table)
+    frame.loc[900, "age"] = np.inf
+    frame.to_csv(tmp_path / "inf.csv", index=False)
+    assert run(arguments(tmp_path / "inf.csv")) == 2
+    assert "got inf in row 901" in capsys.readouterr().err
+    frame = pd.read_csv(table)
+    frame.loc[frame["state"] == "HI", "income"] = True
+    frame.to_csv(tmp_path / "one.csv", index=False)
+    assert run(arguments(tmp_path / "one.csv")) == 2
+    assert "two labels or more among the target's rows, got 'True' alone" in capsys.readouterr().err
+
+
+def test_columns_of_several_values_are_features_of_trees_too(table, tmp_path, capsys):
+    pytest.importorskip("lightgbm")
+    frame = pd.read_csv(table)
+    frame["jobs"] = frame["job"] + "|" + np.where(frame["age"] > 0, "old", "young")
+    frame[["state", "income", "jobs"]].to_csv(tmp_path / "several.csv", index=False)
+    assert run([*arguments(tmp_path / "several.csv", "--multi", "jobs", "--json")]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    right = {row["method"]: row["mean"] for row in rows if row["metric"] == "accuracy"}
+    assert right["task_model, boosted trees"] > 70

@@ -38,6 +38,8 @@ SPACE: dict[str, list[Any]] = {
     "smooth": [10.0, 50.0],
 }
 
+VALUES = 100  # of a column with several that trees tell apart; the last stands for all beyond
+
 
 class Trees(NamedTuple):
     """Fitted trees, as a function: rows of the target -> log-odds [n, 1] or log-probabilities [n, classes]."""
@@ -89,7 +91,7 @@ def fit(transfer: Transfer, members: Tensor, cfg: Config = Config(), seed: int =
     x = {name: part[chosen] for name, part in pool.x.items()}
     rows = _columns(x, task[chosen], cfg.with_task)
     held = _columns(transfer.validation.x, None, cfg.with_task, transfer.sources)
-    codes = list(range(x["numeric"].shape[-1], rows.shape[-1]))
+    codes = list(range(x["numeric"].shape[-1] + VALUES * x["bag"].shape[1], rows.shape[-1]))
     settings = {
         "objective": "binary" if transfer.outputs == 1 else "multiclass",
         "num_class": transfer.outputs,
@@ -110,8 +112,14 @@ def fit(transfer: Transfer, members: Tensor, cfg: Config = Config(), seed: int =
 
 
 def _columns(x: Tree, task: Tensor | None, with_task: bool, home: int = 0) -> Any:
-    """[n, columns]: numbers, then codes, then the task."""
+    """[n, columns]: numbers, which values a row has of columns with several, then codes, then the task."""
     numbers = x["numeric"].cpu().double()
     own = torch.full((len(numbers),), home) if task is None else task
-    parts = [numbers, x["categorical"].cpu().double(), *([own[:, None].double()] if with_task else [])]
-    return np.asarray(torch.cat(parts, 1))
+    codes = [x["categorical"].cpu().double(), *([own[:, None].double()] if with_task else [])]
+    return np.asarray(torch.cat([numbers, _has(x["bag"].cpu()), *codes], 1))
+
+
+def _has(bag: Tensor) -> Tensor:
+    """[n, columns * VALUES] from codes [n, columns, several]; 0 is no value, 1 an unseen one."""
+    has = torch.zeros(*bag.shape[:2], 2 + VALUES, dtype=torch.double).scatter_(2, bag.clamp(max=1 + VALUES), 1.0)
+    return has[..., 2:].flatten(1)

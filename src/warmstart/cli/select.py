@@ -32,8 +32,12 @@ def select(
     categorical: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns that hold one value.")] = None,
     multi: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns that hold several values.")] = None,
     drop: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns to leave out.")] = None,
-    size: Annotated[int, typer.Option(metavar="N", min=1, help="Sources in a subset.")] = 5,
-    subsets: Annotated[int, typer.Option(metavar="N", min=2, help="Subsets that are trained.")] = 200,
+    size: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Sources in a subset: 5, or half of fewer than ten.")
+    ] = None,
+    subsets: Annotated[
+        int | None, typer.Option(metavar="N", min=2, help="Subsets that are trained: 200, or as many as there are.")
+    ] = None,
     linear: Annotated[bool, typer.Option("--linear", help="Estimate the subsets from a few models instead.")] = False,
     steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps of a subset's training.")] = 300,
     final_steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps of a final training.")] = 1500,
@@ -59,28 +63,35 @@ def select(
     """
     from dataclasses import replace
 
+    from warmstart.core import InputError
     from warmstart.engine.device import choose_device
     from warmstart.estimators.selected_model import SelectedModel
     from warmstart.estimators.source_methods import Plan
-    from warmstart.estimators.source_selection import describe, report_on, select_sources
+    from warmstart.estimators.source_selection import describe, how_sure, report_on, select_sources
     from warmstart.selection import final, task_model
     from warmstart.selection.collect import in_jobs
-    from warmstart.selection.measures import named, pair_of
+    from warmstart.selection.measures import GAPS, GROUPED, named, pair_of
+    from warmstart.selection.subsets import how_many
     from warmstart.tasks.roles import Roles
     from warmstart.tasks.transfer import read_transfer
 
     voice = Voice(json, quiet)
     check_writable(output)
     named(metric)
+    if metric in GROUPED and group is None:
+        raise InputError(f"a column of groups for {metric}", "none", "name one with --group")
     roles = Roles(task, target, names(numeric), names(categorical), names(multi), group=group, drop=names(drop) or ())
     wanted = names(sources)
     transfer = read_transfer(table, roles, target_task, sources=wanted, seed=seed).to(choose_device(device))
-    pair = pair_of(transfer, names(between))
+    if metric in GAPS and transfer.kind != "binary":
+        raise InputError(f"a target of two classes for {metric}", transfer.kind, "take another metric")
+    pair = pair_of(transfer, names(between)) if metric in GAPS else (0, 1)
     measure = named(metric, pair, smallest)
+    size, subsets, held_out = how_many(transfer.sources, size, subsets)
     cfg = task_model.Config(
         size=size,
         subsets=subsets,
-        held_out=max(2, subsets // 4),
+        held_out=held_out,
         linear=linear,
         training=replace(task_model.Config().training, steps=steps),
     )
@@ -91,11 +102,16 @@ def select(
             transfer, cfg, metric, pair, smallest, store=store, engine=engine, workers=workers, progress=told
         )
         chosen = select_sources(transfer, measure, plan, seed, evaluate=evaluate, progress=bar)
-    outcome = report_on(chosen, measure, metric, seed, str(transfer.pool.y.device))
+    if metric in GAPS and transfer.schema is not None:
+        positive, (first, second) = transfer.schema.target.classes[1], (transfer.groups[g] for g in pair)
+        voice.say(f"The gap is that between {first} and {second} in '{positive}'; a model is judged by gap and error.")
+    voice.say(how_sure(chosen.estimate))
+    label = f"{metric} gap + error" if metric in GAPS else metric
+    outcome = report_on(chosen, measure, label, seed, str(transfer.pool.y.device))
     title = f"Sources of {target_task} in {table.name}"
     document = tell(voice, outcome, title, output) | {"selection": describe(chosen)}
     if output is not None:
-        SelectedModel.of(chosen, metric).save(output / MODEL, outcome.verdict)
+        SelectedModel.of(chosen, label).save(output / MODEL, outcome.verdict)
         document["model"] = str(output / MODEL)
         voice.say(f"Model: {output / MODEL}")
     voice.document(document)

@@ -66,7 +66,7 @@ def carry_out(
     check_writable(output)
     unfinished = None if output is None else output / "unfinished"
     with voice.bars() as bar:
-        outcome = module.run(preset, seeds, only, data, device, bar, unfinished)
+        outcome = module.run(preset, seeds, only, data, device, bar, unfinished and unfinished / preset)
     voice.document(tell(voice, outcome, f"Study {module.__name__.rpartition('.')[2]}, {preset}", output, merged=True))
     if unfinished is not None:
         shutil.rmtree(unfinished, ignore_errors=True)

@@ -104,7 +104,10 @@ def _held(store: Path, mark: str, config: Any) -> dict[str, Any]:
         if not isinstance(content, dict) or content.get("config") != mark:
             remedy = "name another folder, or go back to the settings it was made with"
             raise InputError(f"a job store of this configuration in {store}", "one of another", remedy)
-        found |= content.get("values", {})
+        values = content.get("values", {})
+        if not isinstance(values, dict):
+            raise InputError(f"finished jobs in {file}", type(values).__name__, "delete the file; its jobs run again")
+        found |= values
     return found
 
 

@@ -38,11 +38,12 @@ from warmstart.report.figures import ranking
 from warmstart.report.page import Outcome, Section
 from warmstart.selection import task_model
 from warmstart.selection.final import Fitted, standard_error
-from warmstart.selection.measures import Measure
+from warmstart.selection.measures import Measure, zero_one
 from warmstart.tasks.transfer import Rows, Transfer
 
 NETWORKS = (ALONE, ALL, TUNED, RANDOM, OURS)
 FORESTS = (TREES_ALONE, TREES, CHOSEN_TREES, ALL_BOTH, BOTH)
+RIGHT = "accuracy"
 WITHOUT = (ALONE, TREES_ALONE)  # which use no source
 
 
@@ -102,8 +103,10 @@ def report_on(
     said = {name: fit.outputs(test.x) for name, fit in chosen.fitted.items()}
     rows: list[Row] = []
     for name, out in said.items():
-        rows.append(make_row(name, {"rows": "test"}, metric, {seed: float(measure(out[None].to(test.y.device), test))}))
+        on_test = out[None].to(test.y.device)
+        rows.append(make_row(name, {"rows": "test"}, metric, {seed: float(measure(on_test, test))}))
         rows.append(make_row(name, {"rows": "validation"}, metric, {seed: chosen.fitted[name].value}))
+        rows.append(make_row(name, {"rows": "test"}, RIGHT, {seed: 100 * (1 - float(zero_one(on_test, test)))}, "%"))
     target = transfer.names[-1]
     command = called()
     results = make_results(f"select {target}", preset, device, command, rows)
@@ -126,6 +129,7 @@ def _sections(results: Results, chosen: Selection, metric: str, gains: dict[str,
         for i in order
     ]
     columns = [Column(part, metric, {"rows": part}, 4, "lower") for part in ("validation", "test")]
+    columns.append(Column("right on test rows (%)", RIGHT, {"rows": "test"}, 1, "higher"))
     baselines = [name for name in chosen.fitted if name in BASELINES]
     caption = f"{metric}, lower is better; the model of the lowest validation value is kept: {chosen.best}"
     scored = table(results, list(chosen.fitted), columns, baselines, caption=caption)
@@ -133,10 +137,7 @@ def _sections(results: Results, chosen: Selection, metric: str, gains: dict[str,
     svg = ranking(
         names, found.theta, found.low, found.high, members.tolist(), f"effect on {metric} (below zero: helps)"
     )
-    quality, ceiling = chosen.estimate.quality, chosen.estimate.ceiling
-    prose = f"On subsets it has not seen the surrogate has a Spearman correlation of {quality.spearman:.2f}"
-    prose += f" (two trainings of the same subsets: {ceiling:.2f})." if ceiling == ceiling else "."
-    prose += f" {found.note[0].upper()}{found.note[1:]}." if found.note else ""
+    prose = how_sure(chosen.estimate)
     ranked = plain(["source", "effect x 1000", "95 % interval", "used"], lines, "Sources, the most helpful first")
     return [
         Section("Sources", prose, ranked, svg, "Filled: used by the model that is kept."),
@@ -145,13 +146,28 @@ def _sections(results: Results, chosen: Selection, metric: str, gains: dict[str,
     ]
 
 
+def how_sure(found: task_model.Estimate) -> str:
+    """What is known of the surrogate, in words."""
+    quality, ceiling, compared, note = found.quality, found.ceiling, found.comparison, found.surrogate.note
+    share = quality.error / quality.variance if quality.variance > 0 else float("nan")
+    words = f"On subsets it has not seen the surrogate has a Spearman correlation of {quality.spearman:.2f}"
+    words += f" (two trainings of the same subsets: {ceiling:.2f})" if ceiling == ceiling else ""
+    words += f" and a squared error of {share:.2f} times the variance."
+    if compared is not None:
+        words += (
+            f" Those are linearised estimates; with {compared.n} real trainings they have a Spearman correlation of "
+        )
+        words += f"{compared.spearman:.2f} and are {100 * compared.error:.1f} % off."
+    return words + (f" {note[0].upper()}{note[1:]}." if note else "")
+
+
 def verdict(chosen: Selection, gains: dict[str, Gain], metric: str) -> str:
     """One sentence: what is kept, and whether choosing sources was worth it."""
     used = int(chosen.fitted[chosen.best].members.sum())
     of = chosen.transfer.sources
     kept = f"{chosen.best} with {used} of {of} sources is kept"
     sure = [name for name, found in gains.items() if found.low > 0]
-    if chosen.best in WITHOUT:
+    if chosen.best in WITHOUT or not used:
         return f"No set of sources helps: {chosen.best} is kept."
     if chosen.best not in (OURS, CHOSEN_TREES, BOTH, RANDOM):
         return f"Choosing among the sources is not worth it here: {kept}."
@@ -161,9 +177,16 @@ def verdict(chosen: Selection, gains: dict[str, Gain], metric: str) -> str:
 
 
 def describe(chosen: Selection) -> dict[str, Any]:
-    """For JSON: the coefficients, the chosen sources and the method."""
+    """For JSON: the coefficients, how sure they are, the chosen sources and the method."""
     found, names = chosen.estimate.surrogate, chosen.transfer.names[:-1]
+    quality, compared = chosen.estimate.quality, chosen.estimate.comparison
+    surrogate = {**quality._asdict(), "ceiling": chosen.estimate.ceiling, "note": found.note}
+    surrogate["estimates"] = None if compared is None else compared._asdict()
     members = chosen.fitted[chosen.best].members.tolist()
     parts = zip(names, found.theta.tolist(), found.low.tolist(), found.high.tolist(), members, strict=True)
     keys = ("source", "effect", "low", "high", "used")
-    return {"method": chosen.best, "sources": [dict(zip(keys, part, strict=True)) for part in parts]}
+    return {
+        "method": chosen.best,
+        "surrogate": surrogate,
+        "sources": [dict(zip(keys, part, strict=True)) for part in parts],
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -13,13 +14,24 @@ from warmstart.core import InputError
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
 
 
+def linear(inputs: int, outputs: int) -> nn.Linear:
+    """A layer that may have no inputs, of which torch warns: it then says its bias.
+
+    >>> linear(0, 2)(torch.zeros(3, 0)).shape
+    torch.Size([3, 2])
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Initializing zero-element tensors")
+        return nn.Linear(inputs, outputs)
+
+
 def body(inputs: int, hidden: Sequence[int], activation: str) -> nn.Sequential:
     """Linear layers, each followed by the activation."""
     if activation not in ACTIVATIONS:
         raise InputError(f"an activation among {', '.join(ACTIVATIONS)}", repr(activation), "use one of these names")
     layers: list[nn.Module] = []
     for width in hidden:
-        layers += [nn.Linear(inputs, width), ACTIVATIONS[activation]()]
+        layers += [linear(inputs, width), ACTIVATIONS[activation]()]
         inputs = width
     return nn.Sequential(*layers)
 
@@ -36,7 +48,7 @@ class MLP(nn.Module):
     ) -> None:
         super().__init__()
         self.body = body(inputs, hidden, activation)
-        self.head = nn.Linear(hidden[-1] if hidden else inputs, outputs)
+        self.head = linear(hidden[-1] if hidden else inputs, outputs)
 
     def features(self, x: Tensor) -> Tensor:
         out: Tensor = self.body(x)

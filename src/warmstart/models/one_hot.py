@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from warmstart.core import Columns, InputError
-from warmstart.models.mlp import body
+from warmstart.models.mlp import body, linear
 
 
 class OneHotNet(nn.Module):
@@ -30,7 +30,7 @@ class OneHotNet(nn.Module):
         self.bags, self.heads, self.outputs = len(columns.bag), heads, outputs
         # the first line of each column in the table: numbers, since a CUDA graph cannot hold a copy from the host
         self.places = [sum(sizes[:i]) for i in range(len(sizes))]
-        self.numbers = nn.Linear(columns.numeric, hidden[0])
+        self.numbers = linear(columns.numeric, hidden[0])
         self.table = nn.Embedding(max(1, sum(sizes)), hidden[0])
         with torch.no_grad():
             self.table.weight.normal_(0.0, start)

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from warmstart.core import Columns
-from warmstart.models.mlp import body
+from warmstart.models.mlp import body, linear
 from warmstart.models.tabular import Encoder
 
 FAST = "decision.*"  # for `functional`
@@ -54,7 +54,7 @@ class Decision(nn.Module):
     def __init__(self, width: int, hidden: Sequence[int], outputs: int, factors: int) -> None:
         super().__init__()
         self.body = body(width, hidden, "relu")
-        self.head = nn.Linear(hidden[-1] if hidden else width, outputs)
+        self.head = linear(hidden[-1] if hidden else width, outputs)
         self.user = nn.Parameter(torch.zeros(factors + 1)) if factors >= 0 else None
 
     def forward(self, encoded: dict[str, Tensor]) -> Tensor:

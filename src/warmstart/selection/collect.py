@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ from warmstart.selection.measures import named
 from warmstart.selection.task_model import Config, Evaluate, evaluator
 from warmstart.tasks.transfer import Transfer
 
+CHUNK = 50  # subsets at most that one worker trains as one program
+
 
 def in_jobs(
     transfer: Transfer,
@@ -35,7 +38,7 @@ def in_jobs(
     store: Path | None = None,
     engine: str = "here",
     workers: int | None = None,
-    chunk: int = 50,
+    chunk: int = CHUNK,
     progress: Report = silent,
 ) -> Evaluate:
     """Where `task_model.estimate` gets f from; what f is, is told as to `measures.named`.
@@ -52,6 +55,7 @@ def in_jobs(
     def evaluate(members: Tensor, seed: int) -> Tensor:
         subsets = [row.nonzero().flatten().tolist() for row in members]
         jobs = {f"{','.join(map(str, subset))} seed {seed}": [subset, seed] for subset in subsets}
+        share = chunk if engine == "here" else min(chunk, -(-len(jobs) // (workers or os.cpu_count() or 1)))
         done = run_jobs(
             work,
             jobs,
@@ -59,13 +63,16 @@ def in_jobs(
             config=config,
             engine=engine,
             workers=workers,
-            chunk=chunk,
+            chunk=share,
             progress=progress,
         )
         if done.failed:
             key, reason = next(iter(done.failed.items()))
             raise InputError(f"{len(jobs)} trained subsets", f"{len(done.failed)} failed, {key}: {reason}", "run again")
-        return torch.tensor(list(done.values.values()))
+        try:
+            return torch.tensor([float(value) for value in done.values.values()])
+        except (TypeError, ValueError):
+            raise InputError(f"numbers in the job store {store}", "something else", "name another folder") from None
 
     return evaluate
 

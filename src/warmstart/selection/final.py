@@ -109,9 +109,13 @@ def keep_best(
 
 
 def standard_error(measure: Measure, out: Tensor, rows: Rows, draws: int = DRAWS, seed: int = 0) -> float:
-    """Of the difference of a measure between two models [2, n, out], over rows drawn again within their groups."""
+    """Of the difference of a measure between two models [2, n, out], over rows drawn again.
+
+    Within groups and labels, so that no draw leaves a measure undefined.
+    """
     source, index = generator(seed, 23), torch.arange(len(rows.y))
-    groups = [index[rows.group.cpu() == g] for g in set(rows.group.tolist())]
+    kinds = list(zip(rows.group.tolist(), rows.y.tolist(), strict=True))
+    groups = [index[torch.tensor([one == kind for one in kinds])] for kind in dict.fromkeys(kinds)]
     found = []
     for _ in range(draws):
         again = torch.cat([own[torch.randint(len(own), (len(own),), generator=source)] for own in groups])

@@ -20,6 +20,9 @@ from warmstart.tasks.transfer import Rows, Transfer
 
 Measure: TypeAlias = Callable[[Tensor, Rows], Tensor]
 
+GAPS = ("demographic-parity", "equal-opportunity")
+GROUPED = ("worst-group", *GAPS)
+
 
 def row_margin(out: Tensor, y: Tensor) -> Tensor:
     """The logit of the right class minus the highest other one."""
@@ -66,12 +69,19 @@ def opportunity_gap(out: Tensor, rows: Rows, pair: tuple[int, int]) -> Tensor:
     return equal_opportunity(guess(out), rows.y, rows.group, pair)
 
 
+def fair_error(out: Tensor, rows: Rows, gap: Measure) -> Tensor:
+    """A gap and the error: alone, a gap is smallest for a model that says the same of everybody."""
+    return gap(out, rows) + zero_one(out, rows)
+
+
 def pair_of(transfer: Transfer, between: Sequence[str] | None = None) -> tuple[int, int]:
     """The numbers of two groups, by name; without names, of the two with most validation rows."""
     if between is not None:
         if len(between) != 2:
             raise InputError("two groups", ", ".join(between) or "none", "name two, such as --between A,B")
         check_names(between, transfer.groups, "groups")
+        if between[0] == between[1]:
+            raise InputError("two different groups", f"{between[0]} twice", "name two, such as --between A,B")
         return transfer.groups.index(between[0]), transfer.groups.index(between[1])
     counts = torch.bincount(transfer.validation.group, minlength=2)
     first, second = counts.argsort(descending=True, stable=True)[:2].tolist()
@@ -79,14 +89,14 @@ def pair_of(transfer: Transfer, between: Sequence[str] | None = None) -> tuple[i
 
 
 def named(name: str, pair: tuple[int, int] = (0, 1), smallest: int = SMALLEST) -> Measure:
-    """The measure of that name; `pair` are the groups whose gap is taken."""
+    """The measure of that name; `pair` are the groups whose gap is taken, together with the error."""
     known: dict[str, Measure] = {
         "cross-entropy": cross_entropy,
         "margin": negative_margin,
         "zero-one": zero_one,
         "worst-group": partial(worst_group_error, smallest=smallest),
-        "demographic-parity": partial(parity_gap, pair=pair),
-        "equal-opportunity": partial(opportunity_gap, pair=pair),
+        "demographic-parity": partial(fair_error, gap=partial(parity_gap, pair=pair)),
+        "equal-opportunity": partial(fair_error, gap=partial(opportunity_gap, pair=pair)),
     }
     if name not in known:
         raise InputError(f"a measure among {', '.join(known)}", repr(name), "use one of these names")

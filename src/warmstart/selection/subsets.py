@@ -15,6 +15,7 @@ from torch import Tensor
 from warmstart.core import InputError
 from warmstart.engine.noise import generator
 
+FEWEST = 4  # sources that are told apart
 TRIES = 50  # redraws of a subset that was there before
 
 
@@ -31,10 +32,11 @@ def sample_subsets(sources: int, size: int, count: int, seed: int = 0) -> Tensor
         raise InputError(f"1 to {possible} subsets of {size} out of {sources}", f"{count}", "ask for fewer")
     if count == possible:
         return torch.tensor(list(combinations(range(sources), size)))
+    if possible < 2 * count:  # balanced ones are left out
+        out = set(map(tuple, sample_subsets(sources, size, possible - count, seed).tolist()))
+        rest = torch.tensor([one for one in combinations(range(sources), size) if one not in out])
+        return rest[torch.randperm(count, generator=generator(seed, 12))]
     source = generator(seed, 11)
-    if possible <= 2 * count:
-        every = torch.tensor(list(combinations(range(sources), size)))
-        return every[torch.randperm(possible, generator=source)[:count]]
     used, seen = torch.zeros(sources), set()
     found: list[tuple[int, ...]] = []
     for _ in range(count):
@@ -50,6 +52,30 @@ def sample_subsets(sources: int, size: int, count: int, seed: int = 0) -> Tensor
         found.append(chosen)
         used[list(chosen)] += 1
     return torch.tensor(found)
+
+
+def how_many(sources: int, size: int | None = None, subsets: int | None = None) -> tuple[int, int, int]:
+    """The size of a subset, how many are trained and how many more are held out: what is asked for, or what fits.
+
+    >>> how_many(50), how_many(5), how_many(5, subsets=6)
+    ((5, 200, 50), (2, 8, 2), (2, 6, 2))
+    """
+    if sources < FEWEST:
+        raise InputError(
+            f"{FEWEST} sources or more", f"{sources}", "add sources, or compare fits with and without each"
+        )
+    size = min(5, sources // 2) if size is None else size
+    if not 1 <= size <= sources:
+        raise InputError(f"a subset size from 1 to the {sources} sources", f"{size}", "lower --size")
+    possible = comb(sources, size)
+    if possible < 4:
+        raise InputError("4 different subsets or more", f"{possible} of {size} sources", "choose another --size")
+    if subsets is None:
+        subsets = min(200, possible - max(2, possible // 5))
+    held = max(2, subsets // 4)
+    if subsets + 2 > possible:
+        raise InputError(f"at most {possible - 2} subsets of {size} out of {sources}", f"{subsets}", "lower --subsets")
+    return size, subsets, min(held, possible - subsets)
 
 
 def indicators(subsets: Tensor, sources: int) -> Tensor:

@@ -129,8 +129,9 @@ def run(
         for seed in seeds:
             report = (progress or (lambda label: silent))(f"{name}, seed {seed}")
             kept = None if folder is None else folder / f"{name} {seed}.json"
-            if kept is not None and kept.exists():
-                found.setdefault(name, {})[seed] = read_json(kept)
+            before = read_json(kept) if kept is not None and kept.exists() else {}
+            if set(names) <= set(before):
+                found.setdefault(name, {})[seed] = before
                 continue
             scores = judge(make_problem(wrench, name in F1_SETS, chosen.dimensions, seed), name, names, chosen, report)
             found.setdefault(name, {})[seed] = scores

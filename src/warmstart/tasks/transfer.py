@@ -6,7 +6,8 @@ What is learned of the columns is learned from these rows; validation and test r
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import numpy as np
@@ -79,6 +80,9 @@ def read_transfer(
     if sources is not None and target_task in sources:
         raise InputError("sources other than the target", f"'{target_task}' among them", "leave it out of the sources")
     names = [name for name in found if name != target_task] if sources is None else list(sources)
+    twice = next((name for name in names if names.count(name) > 1), None) if sources is not None else None
+    if twice is not None:
+        raise InputError("every source once", f"'{twice}' more than once", "name it once")
     absent = [name for name in names if name not in found]
     if absent or not names:
         raise InputError("rows of every source", f"none of '{absent[0]}'" if absent else "no source", "leave it out")
@@ -87,15 +91,21 @@ def read_transfer(
     train, validation, test = split_rows(own, parts, draw)
     picks = [draw.permutation(np.flatnonzero(codes == found.index(name)))[:most] for name in names]
     place = np.concatenate([*picks, train])
-    same_labels(frame, roles, place[: -len(train)], train)
+    same_labels(frame, roles, place[: -len(train)], own)
     learned = frame.iloc[place].reset_index(drop=True)
-    schema = Schema.fit(learned, roles)
+    with numbered(lambda: Schema.fit(frame, roles)):
+        schema = Schema.fit(learned, roles)
+    if not schema.columns.numeric and not schema.columns.categorical and not schema.columns.bag:
+        raise InputError("a column to predict from", "none", "drop fewer columns")
     group, groups = row_groups(frame, roles.group)
 
     def part(index: np.ndarray) -> Rows:
         chosen = frame.iloc[index].reset_index(drop=True)
-        y = schema.target.encode(chosen[roles.target])
-        return Rows(schema.transform_rows(chosen), y, group[torch.from_numpy(index)])
+        with numbered(lambda: schema.transform_rows(frame)):
+            x = schema.transform_rows(chosen)
+        with numbered(lambda: schema.target.encode(frame[roles.target])):
+            y = schema.target.encode(chosen[roles.target])
+        return Rows(x, y, group[torch.from_numpy(index)])
 
     every = part(place)
     pool = make_pool(every.x, every.y, torch.tensor([*map(len, picks), len(train)]), w=schema.weights(learned))
@@ -112,6 +122,16 @@ def read_transfer(
         outputs,
         schema,
     )
+
+
+@contextmanager
+def numbered(again: Callable[[], object]) -> Iterator[None]:
+    """What is wrong with a row is said again of the whole table: rows that were drawn have other numbers."""
+    try:
+        yield
+    except InputError:
+        again()
+        raise
 
 
 def make_transfer(
@@ -159,11 +179,14 @@ def split_rows(rows: np.ndarray, parts: Sequence[float], draw: np.random.Generat
 
 
 def same_labels(frame: pd.DataFrame, roles: Roles, sources: np.ndarray, target: np.ndarray) -> None:
-    """Refuse sources with labels that the target does not know: they would be another question."""
+    """Refuse a target of one label, and sources with labels that it does not know: they would be another question."""
     kind = Target.fit(frame[roles.target].iloc[np.concatenate([sources, target])])
     if kind.kind == "squared":
         return
     known, other = (set(texts(frame[roles.target].iloc[index], "rows")[1]) for index in (target, sources))
+    if len(known) < 2:
+        got = f"'{next(iter(known))}' alone" if known else "none"
+        raise InputError("two labels or more among the target's rows", got, "name another target")
     if other - known:
         expected = f"labels of the target ({', '.join(sorted(known)[:10])}) in every source"
         raise InputError(expected, f"'{sorted(other - known)[0]}'", "give all tasks the same labels")
