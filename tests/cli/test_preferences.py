@@ -175,7 +175,8 @@ def test_evaluate_writes_a_page_beside_baselines(cli, shop, tmp_path, monkeypatc
     rows = load(tmp_path / "out" / "results.json").rows
     assert {row.method for row in rows} == {"preference_bayes", *kept} and max(row.n for row in rows) == 24
     refused(cli("evaluate", shop / "model", shop / "new.csv", *tables), "expected")
-    refused(cli("evaluate", shop / "model", shop / "ratings.csv"), "tables that the model was fitted on")
+    refused(cli("evaluate", shop / "model", shop / "ratings.csv"), "the table of users that the model was fitted with")
+    refused(cli("evaluate", shop / "model", shop / "ratings.csv", *tables[:2]), "the table of items", "none")
 
 
 def lines(**changes):

@@ -229,6 +229,11 @@ def test_what_is_odd_about_users_is_said(preference_models, cinema, events):
     assert notes == ("'job' is 'astronaut', which no or few training users have: taken as unknown",)
     assert "'bob': neither events nor a profile" in model.adapt(users=["bob"]).notes[0]
     assert "'bob': no events: answered from the profile alone" in model.adapt(None, PROFILE, ["bob"]).notes[0]
+    with pytest.raises(InputError, match=r"a column among .*age.* in the descriptor table"):
+        model.adapt(events.assign(user="bob"), cinema.users.rename(columns=str.title).rename(columns={"User": "user"}))
+    numbered = events.assign(user=7)
+    for name in (7, "7", 7.0, " 7"):
+        assert not model.adapt(numbered, PROFILE, [name]).notes
     table = model.adapt(events.assign(user="bob"), cinema.users)
     assert "'bob': no row in the table of profiles" in table.notes[0]
     odd = pd.concat([events.iloc[::-1], events.head(1).assign(film="f99999")])

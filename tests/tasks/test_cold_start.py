@@ -116,5 +116,8 @@ def test_bad_protocols_are_refused():
     for bad in (Protocol(support=1.0), Protocol(lightest=0.0), Protocol(least=1)):
         with pytest.raises(InputError, match="shares between 0 and 1"):
             split_users(simulated(), bad)
-    with pytest.raises(InputError, match="at least three users"):
+    with pytest.raises(InputError, match="at least three users with 50 events or more"):
         split_users(simulated(), Protocol(least=50))
+    found = simulated()
+    with pytest.raises(InputError, match="'age'"):
+        split_users(found._replace(users=found.users.drop(columns="age")), Protocol(ages=(10, 90)))

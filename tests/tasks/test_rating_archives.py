@@ -8,7 +8,7 @@ import pytest
 
 from warmstart.core import InputError
 from warmstart.tasks.book_crossing import FILES, read_book_crossing
-from warmstart.tasks.kuairand import read_kuairand
+from warmstart.tasks.kuairand import LOGS, SIDES, read_kuairand
 from warmstart.tasks.movielens import GENRES, read_movielens_1m, read_movielens_100k
 
 ONE_M = {
@@ -146,6 +146,8 @@ def test_book_crossing_says_what_it_cannot_repair(tmp_path):
     refused(lambda: read_book_crossing(worded), "a whole number", "'x' in line 3, column Book-Rating")
     high = write_books(tmp_path, **{"BX-Book-Ratings.csv": ['"1";"0001";"0"', '"1";"0002";"11"']})
     refused(lambda: read_book_crossing(high), "on the scale 1 to 10", "11 in row 3")
+    cut = write_books(tmp_path, **{"BX-Book-Ratings.csv": []})
+    refused(lambda: read_book_crossing(cut), "ratings in BX-Book-Ratings.csv", "none")
     empty = write(tmp_path / "BX-CSV-Dump.zip", dict.fromkeys(FILES, ""))
     refused(lambda: read_book_crossing(empty), "the header User-ID;Location;Age", "an empty file")
 
@@ -169,6 +171,24 @@ def test_kuairand_reads_tables(tmp_path):
     refused(lambda: read_kuairand(tmp_path), "column 'tab'", "log_sample.parquet")
     log.assign(is_rand=1).to_parquet(folder / "log_sample.parquet")
     refused(lambda: read_kuairand(tmp_path), "standard log", "none")
+
+
+def test_kuairand_says_in_which_of_its_logs_a_cell_is_wrong(tmp_path):
+    log = pd.DataFrame({"user_id": range(9), "video_id": 5, "time_ms": 20, "hourmin": 1800, "tab": 0, "is_click": 1})
+    log["is_rand"] = 0
+    first, second = (tmp_path / f"{name}.csv" for name in LOGS)
+    pd.DataFrame({"user_id": range(9)}).to_csv(tmp_path / f"{SIDES[0]}.csv", index=False)
+    pd.DataFrame({"video_id": [5], "tag": [7]}).to_csv(tmp_path / f"{SIDES[1]}.csv", index=False)
+    for name, cell, words in (
+        ("is_rand", "x", "a number in column 'is_rand'"),
+        ("hourmin", "x", "a number in column 'hourmin'"),
+        ("is_click", 2, "0 or 1 in column 'is_click'"),
+    ):
+        log.to_csv(first, index=False)
+        log.assign(**{name: [*log[name][:6], cell, *log[name][7:]]}).to_csv(second, index=False)
+        refused(lambda: read_kuairand(tmp_path), words, second.name, "in row 7")
+    log.assign(time_ms=21).to_csv(second, index=False)
+    assert len(read_kuairand(tmp_path).value) == 18
 
 
 def test_the_real_archives(shared_data):

@@ -68,6 +68,27 @@ def test_learners_beat_where_they_start(parts, identity):
     assert float(said.min()) >= 1 and float(said.max()) <= 5
 
 
+def test_another_unit_of_the_ratings_changes_nothing_else(simulated_ratings):
+    ratings, said = simulated_ratings(users=120), []
+    for unit in (1.0, 20.0):
+        scale = (unit * ratings.scale[0], unit * ratings.scale[1])
+        parts = split_users(ratings._replace(value=unit * ratings.value, scale=scale), PAPER)
+        cfg = paml.Config(rate=0.2, inner_steps=2, shrink=4.0, outer_lr=0.02)
+        short = Schedule(epochs=2, users=16)
+        fitted = fit(paml.build, everything(parts.train), cfg, 0, parts.validation, network=NET, schedule=short)
+        said.append(fitted.predict(parts.test).mean / unit)
+    torch.testing.assert_close(said[1], said[0], rtol=1e-4, atol=1e-4)
+
+
+def test_a_warm_up_ends_with_the_first_epoch(parts):
+    """With few users a hundred updates would be all there are, and every user would have the same rate."""
+    cfg = at_paml.Config(warm_up=100, warm_rate=0.05, memory=64, ways=4)
+    short = Schedule(epochs=2, users=16, look=1)
+    fitted = fit(at_paml.build, everything(parts.train), cfg, 0, parts.validation, network=NET, schedule=short)
+    rate = fitted.about(parts.test)[1]
+    assert float(rate.std()) > 1e-6 and not (rate == 0.05).all()
+
+
 def test_what_a_new_user_shows_matters_and_only_that(parts):
     train = everything(parts.train)
     cfg = melu.Config(inner_lr=0.1, shrink=4.0)

@@ -65,7 +65,7 @@ def _scale(text: str) -> tuple[float, float]:
         low, high = (float(part) for part in text.split(","))
     except ValueError:
         low, high = 0.0, 0.0
-    if not low < high < float("inf"):
+    if not -float("inf") < low < high < float("inf"):
         raise InputError("--scale LOW,HIGH, two numbers", repr(text), "write for instance 1,5")
     return low, high
 

@@ -218,7 +218,7 @@ def adapt_users(
     if frame is not None:
         require([trained.roles.item, trained.roles.target], frame.columns, "support")
     told = [] if frame is None or task not in frame else keys(frame[task], "support")[1]
-    wanted = list(dict.fromkeys(users)) if users else told
+    wanted = texts(pd.Series(list(users), dtype=object), "users")[1] if users else told
     about = _profiles(trained, profiles, wanted)
     wanted = wanted or [str(name) for name in about.index]
     index = pd.Index(wanted, dtype=object)
@@ -266,7 +266,11 @@ def _profiles(trained: TrainedPreferences, given: Source | Mapping[str, Any] | N
         table = table.set_axis(pd.Index(wanted or [NAMELESS], dtype=object), axis=0)
     else:
         raise InputError(f"a column '{task}' in the descriptor table", "none", "add the column")
-    return table[[name for name in columns if name in table]]
+    known = [name for name in columns if name in table]
+    if columns and not known:
+        expected = f"a column among {', '.join(columns)} in the descriptor table"
+        raise InputError(expected, ", ".join(map(str, table.columns)) or "none", "name the columns as for fit")
+    return table[known]
 
 
 def _strange(profile: Features, about: pd.DataFrame) -> list[str]:

@@ -77,6 +77,10 @@ def evaluate(
 def _data(model: PreferenceLearner, ratings: Source, task_table: Source | None, item_table: Source | None) -> Data:
     """The same split of the same tables."""
     trained = model.fitted
+    users, items = len(trained.profile.names), len(trained.items.columns)
+    for whose, columns, side in (("users", users, task_table), ("items", items, item_table)):
+        if columns and side is None:
+            raise InputError(f"the table of {whose} that the model was fitted with", "none", "pass it")
     again = read_ratings(ratings, trained.roles, task_table, item_table, trained.scale)
     data = split_data(again, model.seed, trained.roles.time is not None)
     if data.split != trained.split or not np.array_equal(again.items.index, trained.items.index):

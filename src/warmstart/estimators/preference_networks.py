@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +51,7 @@ def network_method(
 
     def make(cfg: Any, saved: Saved) -> Fitted:
         model = functional(preference_net(saved.tables, network), FAST)
+        cfg = replace(cfg, warm_up=0) if hasattr(cfg, "warm_up") else cfg  # training ends after it
         learner = build(model, saved.tables.likelihood, cfg, PLAIN)
         state = fill(learner.init(model.params), named_leaves(saved.state))
         return opened(saved.tables, model, learner, state)

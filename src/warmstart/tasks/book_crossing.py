@@ -45,6 +45,8 @@ def read_book_crossing(path: str | Path) -> Ratings:
     found = root if root.is_file() else find_files(root, "BX-CSV-Dump", choices)[0]
     place = found.parent if found.suffix == ".csv" else found
     (people, _), (books, _), (events, lines) = (read_quoted(place, name) for name in FILES)
+    if not len(events):
+        raise InputError(f"ratings in BX-Book-Ratings.csv of {place}", "none", "download it again")
     value = typed(pa.array(events["Book-Rating"]), int, f"BX-Book-Ratings.csv of {place}", "Book-Rating", lines)
     rows = pd.DataFrame({"user": events["User-ID"], "item": events["ISBN"], "value": value})
     rows.index = pd.Index(np.array(lines) - 1)  # messages count lines

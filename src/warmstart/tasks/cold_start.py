@@ -24,6 +24,7 @@ from warmstart.core import InputError
 from warmstart.engine.files import read_json, write_json
 from warmstart.tasks.cells import Ints
 from warmstart.tasks.ratings import Ratings, join_ratings, take_rows, take_users
+from warmstart.tasks.roles import require
 from warmstart.tasks.split import digest, split_tasks
 
 SIZES = (0, 1, 2, 5, 10, 20)  # support events at which errors are reported, besides all of them
@@ -67,7 +68,8 @@ def split_users(ratings: Ratings, protocol: Protocol = PAPER) -> Parts:
         raise InputError("shares between 0 and 1 and users of at least 2 events", got, "correct the protocol")
     kept = eligible(ratings, protocol)
     if len(kept) < 3:
-        raise InputError("at least three users that the protocol keeps", f"{len(kept)}", "loosen its filters")
+        expected = f"at least three users with {protocol.least} events or more"
+        raise InputError(expected, f"{len(kept)}", "pass more events, or loosen the protocol's filters")
     place = dict(zip(ratings.users.index[kept], kept.tolist(), strict=True))
     split = split_tasks(place, protocol.fractions, protocol.seed)
     return Parts(*(reveal(take_users(ratings, np.array([place[name] for name in part])), protocol) for part in split))
@@ -80,6 +82,7 @@ def eligible(ratings: Ratings, protocol: Protocol) -> Ints:
     order = np.lexsort((chance, count))[: round(protocol.lightest * len(count))]
     kept = order[count[order] >= protocol.least]
     if protocol.ages is not None:
+        require(["age"], ratings.users.columns, "table of users")
         age = pd.to_numeric(ratings.users["age"]).to_numpy(dtype=float)[kept]
         with np.errstate(invalid="ignore"):
             kept = kept[(age >= protocol.ages[0]) & (age <= protocol.ages[1])]

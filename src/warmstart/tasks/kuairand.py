@@ -12,6 +12,7 @@ from pathlib import Path
 import pandas as pd
 
 from warmstart.core import InputError
+from warmstart.tasks.cells import cell_error, numbers
 from warmstart.tasks.data_folder import find_files
 from warmstart.tasks.ratings import Ratings, by_name, make_ratings
 from warmstart.tasks.roles import require
@@ -20,7 +21,8 @@ from warmstart.tasks.table import read_table
 SCALE = (0.0, 1.0)
 SIDES = ("user_features_pure", "video_features_basic_pure")
 LOGS = ("log_standard_4_08_to_4_21_pure", "log_standard_4_22_to_5_08_pure")
-COLUMNS = ("user_id", "video_id", "time_ms", "hourmin", "tab", "is_click", "is_rand")
+NUMBERS = ("time_ms", "hourmin", "is_click", "is_rand")
+COLUMNS = ("user_id", "video_id", "tab", *NUMBERS)
 
 
 def read_kuairand(path: str | Path) -> Ratings:
@@ -46,7 +48,7 @@ def read_kuairand(path: str | Path) -> Ratings:
     people = by_name(_coded(read_table(users), "onehot_feat"), "user_id", f"file {users}")
     things = by_name(_coded(read_table(videos), "author_id", "music_", "visible"), "video_id", f"file {videos}")
     if "tag" in things:
-        things["tag"] = things["tag"].astype(object).str.replace(",", "|")
+        things["tag"] = things["tag"].map(lambda cell: cell.replace(",", "|") if isinstance(cell, str) else cell)
     made = make_ratings(events, people, things, SCALE, f"file {logs[0]}", keep_repeats=True)
     dropped = int((~fresh).sum())
     note = (f"{dropped:,} rows that repeat another in every column were dropped",) if dropped else ()
@@ -54,8 +56,14 @@ def read_kuairand(path: str | Path) -> Ratings:
 
 
 def _read_log(file: Path) -> pd.DataFrame:
-    log = read_table(file)
-    require(COLUMNS, log.columns, f"file {file}")
+    """With what must be numbers as such; messages name this file and its rows."""
+    log, where = read_table(file), f"file {file}"
+    require(COLUMNS, log.columns, where)
+    log = log.assign(**{name: numbers(log[name], where, "download it again") for name in NUMBERS})
+    for name in ("is_click", "is_rand"):
+        wrong = ~log[name].isin([0, 1]).to_numpy()
+        if wrong.any():
+            raise cell_error("0 or 1", log[name], int(wrong.argmax()), where, "download it again")
     return log
 
 

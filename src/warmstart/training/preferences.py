@@ -75,6 +75,11 @@ class Tables(NamedTuple):
         return self.items.columns, self.users.columns
 
     @property
+    def unit(self) -> float:
+        """Of targets: a quarter of the scale, which is 1 for one to five stars."""
+        return 1.0 if self.clicks else (self.scale[1] - self.scale[0]) / 4
+
+    @property
     def likelihood(self) -> Likelihood:
         return binary if self.clicks else squared
 
@@ -146,7 +151,7 @@ def to_tasks(tables: Tables, users: Users) -> Task:
 
 
 def target(tables: Tables, ratings: Ratings) -> Tensor:
-    return torch.from_numpy(ratings.value - tables.centre).float()
+    return torch.from_numpy((ratings.value - tables.centre) / tables.unit).float()
 
 
 def row_weights(tables: Tables, y: Tensor) -> Tensor:
@@ -179,6 +184,8 @@ def fit(
     steps = -(-len(ratings.users) // schedule.users)
     if schedule.decay:
         cfg = replace(cfg, outer_decay=schedule.epochs * steps)
+    if hasattr(cfg, "warm_up"):
+        cfg = replace(cfg, warm_up=min(cfg.warm_up, steps))  # an epoch at most, so that it ends before the first look
     learner = build(model, tables.likelihood, cfg, stage)
     y = target(tables, ratings)
     pool = make_pool(
@@ -232,7 +239,7 @@ def opened(tables: Tables, model: Model, learner: Learner, state: Any) -> Fitted
             mean = predict_stack(learner, state, fill_in(to_device(part, where), found)).mean.cpu()
             said[ids, : mean.shape[1]] = mean
         flat = said[torch.from_numpy(users.asked.user), torch.from_numpy(places(users.asked))].double()
-        return Prediction((flat + tables.centre).clamp(*tables.scale))
+        return Prediction((tables.unit * flat + tables.centre).clamp(*tables.scale))
 
     def about(users: Users) -> tuple[Tensor, Tensor]:
         descriptor = look_up(users.shown).users
@@ -252,7 +259,7 @@ def _begin_with_effects(net: PreferenceNet, tables: Tables, ratings: Ratings, cf
     place = tables.item.lookup([str(name) for name in ratings.items.index])
     known = place > 1
     effects[place[known]] = fit_bias(ratings).item[known]
-    net.begin(torch.from_numpy(effects).float(), rate)
+    net.begin(torch.from_numpy(effects / tables.unit).float(), rate)
 
 
 def _chunks(tasks: Task) -> Sequence[tuple[Tensor, Task]]:
