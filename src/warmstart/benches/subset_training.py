@@ -2,18 +2,22 @@
 
 Sources of 5,000 rows with 20 features, networks 32-32-1, Adam on batches of 256: the case of 50 sources, 400
 subsets and 1,500 steps, whose steps all cost the same, so that some of them tell the whole. One after another is a
-plain training loop with torch's own modules and optimiser.
+plain training loop with torch's own modules and optimiser. Two processes, on a CPU, have a half of the stack each; what
+it takes to start them once is not counted.
 """
 
 from __future__ import annotations
 
+import multiprocessing
 import statistics
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, ProcessPoolExecutor
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from warmstart.benches.timing import Contender, Plan, describe, interleave, one_thread
@@ -29,8 +33,8 @@ from warmstart.tasks.transfer import Rows, Transfer, make_transfer, task_rows
 
 SOURCES, ROWS, FEATURES, SIZE = 50, 5000, 20, 5
 CONFIG = Config(hidden=(32, 32), batch=256, weight_decay=0.0)
-LOOP, STACKED = "one after another", "stacked"
-WAYS = (LOOP, STACKED)
+LOOP, STACKED, SHARED = "one after another", "stacked", "stacked, two processes"
+WAYS = (LOOP, STACKED, SHARED)
 TIME, SPEED = "a step of one model", "times as fast"
 
 
@@ -61,7 +65,22 @@ def one_by_one(transfer: Transfer, tasks: Sequence[int], steps: int) -> None:
         optimiser.step()
 
 
-def contenders(device: torch.device, models: int, steps: int) -> dict[str, tuple[Contender, int]]:
+_HALF: list[tuple[Transfer, Tensor, Config]] = []  # in a worker process: its own, made before it is timed
+
+
+def _prepare(models: int, steps: int) -> None:
+    torch.set_num_threads(1)
+    transfer = bench_case(torch.device("cpu"))
+    members = indicators(sample_subsets(SOURCES, SIZE, models), SOURCES)
+    _HALF[:] = [(transfer, shares(transfer, members), replace(CONFIG, steps=steps))]
+
+
+def _train_half(which: int) -> int:
+    transfer, share, config = _HALF[0]
+    return len(train_models(transfer, share[which::2], config))
+
+
+def contenders(device: torch.device, models: int, steps: int, pool: Executor) -> dict[str, tuple[Contender, int]]:
     """Each with the number of model steps that one call takes."""
     transfer = bench_case(device)
     subsets = sample_subsets(SOURCES, SIZE, models)
@@ -71,11 +90,17 @@ def contenders(device: torch.device, models: int, steps: int) -> dict[str, tuple
     def stacked() -> object:
         return train_models(transfer, share, config)
 
+    def shared() -> object:
+        return list(pool.map(_train_half, (0, 1)))
+
     alone = partial(one_by_one, transfer, [*subsets[0].tolist(), SOURCES], steps)
-    return {
+    found = {
         LOOP: (Contender(LOOP, device, lambda: alone), steps),
         STACKED: (Contender(STACKED, device, lambda: stacked), steps * models),
     }
+    if device.type == "cpu":
+        found[SHARED] = Contender(SHARED, device, lambda: shared), steps * models
+    return found
 
 
 def run(
@@ -86,13 +111,15 @@ def run(
     models: int | None = None,
     steps: int | None = None,
 ) -> Results:
-    """On a CPU 100 subsets of 300 steps stand for the case, on a GPU it is all 400 of 1,500; on one thread."""
+    """On a CPU 100 subsets of 300 steps stand for the case, on a GPU it is all 400 of 1,500; on one thread each."""
     check_names(only, WAYS, "ways")
     place = choose_device(device)
     gpu = place.type == "cuda"
     models, steps = models or (400 if gpu else 100), steps or (1500 if gpu else 300)
-    with one_thread():
-        found = {name: pair for name, pair in contenders(place, models, steps).items() if name in (only or WAYS)}
+    spawn = multiprocessing.get_context("spawn")
+    with one_thread(), ProcessPoolExecutor(2, spawn, initializer=_prepare, initargs=(models, steps)) as pool:
+        every = contenders(place, models, steps, pool)
+        found = {name: pair for name, pair in every.items() if name in (only or WAYS)}
         report = (progress or (lambda label: silent))(f"{models} subsets on {place.type}")
         times = interleave([contender for contender, _ in found.values()], plan, report)
     each = {name: [s / count for s in spent] for (name, (_, count)), spent in zip(found.items(), times, strict=True)}
