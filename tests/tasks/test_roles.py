@@ -125,3 +125,9 @@ def test_dict_round_trip():
     for name, bad in (("task", None), ("task", 3), ("drop", None), ("numeric", [1]), ("item", ["i"]), ("time", 4)):
         with pytest.raises((ValueError, TypeError)):
             Roles.from_dict({**roles.to_dict(), name: bad})
+
+
+@pytest.mark.parametrize("roles", [{"item": "user"}, {"item": "t", "time": "t"}, {"time": "t", "drop": ("t",)}])
+def test_a_column_has_one_role(roles):
+    with pytest.raises(InputError, match="one role for each column"):
+        Roles("user", "y", **roles)

@@ -153,3 +153,9 @@ def test_any_damage_to_parquet_is_an_input_error(tmp_path_factory, data):
     path.write_bytes(bytes(content))
     with suppress(InputError):
         assert read_table(path).columns.is_unique
+
+
+def test_semicolons_and_decimal_commas_are_named_as_such(tmp_path):
+    (tmp_path / "t.csv").write_text("user;rating\na;3,5\nb;4,0\n")
+    with pytest.raises(InputError, match=r"columns apart by commas .*, got 'user;rating'"):
+        read_table(tmp_path / "t.csv")

@@ -43,10 +43,11 @@ class Roles:
             value: Any = getattr(self, name)
             if value is not None:
                 object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
-        single = [self.task, self.target, *(name for name in (self.time, self.weight) if name is not None)]
+        kept = [self.task, self.target, *(name for name in (self.time, self.weight) if name is not None)]
+        single = [*kept, *([] if self.item is None else [self.item])]
         reserved = [self.task, self.target, *([] if self.weight is None else [self.weight])]
         listed = [*(self.numeric or ()), *(self.categorical or ()), *(self.multi or ())]
-        for names in (single, [*reserved, *listed], [*listed, *self.drop]):
+        for names in (single, [*reserved, *listed], [*listed, *self.drop], [*kept, *dict.fromkeys(self.drop)]):
             twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
             if twice is not None:
                 raise InputError("one role for each column", f"two for '{twice}'", "name it once")

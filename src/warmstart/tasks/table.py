@@ -117,6 +117,10 @@ def _unreadable(path: Path, encoding: str, error: Exception) -> InputError:
     ragged = re.search(r"Row #(\d+): Expected (\d+) columns?, got (\d+)", str(error))
     if ragged:
         row, expected, got = map(int, ragged.groups())
+        with path.open(encoding=encoding) as lines:
+            header = lines.readline().strip()
+        if expected == 1 and ";" in header:  # decimal commas cut the rows, not the header
+            return InputError(f"columns apart by commas in file {path}", f"'{header}'", "save it with commas")
         return InputError(
             f"{expected} columns in each row of file {path}", f"{got} in row {row - 1}", "correct that row"
         )
