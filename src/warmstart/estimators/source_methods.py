@@ -68,7 +68,7 @@ def estimated(session: Session, kind: str | None = None, linear: bool = False) -
 
 
 def fit_method(session: Session, name: str) -> tuple[Fitted, dict[str, float]]:
-    """A method on this session, run once, with what it tells of itself."""
+    """What a method ends in, run once for the transfer, and what it tells of itself."""
     if name not in session.fits:
         session.fits[name] = METHODS[name](session)
     return session.fits[name]

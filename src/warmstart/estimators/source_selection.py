@@ -154,10 +154,8 @@ def how_sure(found: task_model.Estimate) -> str:
     words += f" (two trainings of the same subsets: {ceiling:.2f})" if ceiling == ceiling else ""
     words += f" and a squared error of {share:.2f} times the variance."
     if compared is not None:
-        words += (
-            f" Those are linearised estimates; with {compared.n} real trainings they have a Spearman correlation of "
-        )
-        words += f"{compared.spearman:.2f} and are {100 * compared.error:.1f} % off."
+        words += f" These are linearised estimates: with {compared.n} real trainings they have a Spearman correlation"
+        words += f" of {compared.spearman:.2f}, and they are {100 * compared.error:.1f} % off."
     return words + (f" {note[0].upper()}{note[1:]}." if note else "")
 
 
