@@ -71,7 +71,8 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:
         )
     try:
         with safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
+            # copies begin where torch's own tensors do: products with others may be rounded otherwise
+            return {name: file.get_tensor(name).clone() for name in file.keys()}, file.metadata() or {}  # noqa: SIM118
     except FileNotFoundError:
         raise InputError(f"a file {path.name} in {path.parent}", "none", "check the path, or save again") from None
     except (OSError, SafetensorError, ValueError) as error:
