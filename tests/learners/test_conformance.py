@@ -96,6 +96,11 @@ LEARNERS = {
     "gem-newton-onward": Case(gem.build, gem.Config(**inferred, inner="newton", plus=False), "squared"),
     "gem-local": Case(gem.build, gem.Config(**inferred, estimator="local"), placed=True),
     "gem-flipout": Case(gem.build, gem.Config(**inferred, estimator="flipout", joint=True), "multiclass", placed=True),
+    "gem-head": Case(gem.build, gem.Config(**inferred), fast="head.*"),
+    "gem-head-newton": Case(gem.build, gem.Config(**inferred, inner="newton", joint=True), "squared", fast="head.*"),
+    "gem_mixture-newton": Case(
+        gem_mixture.build, gem_mixture.Config(**inferred, components=2, inner="newton", joint=True)
+    ),
     "gem_mixture": Case(gem_mixture.build, gem_mixture.Config(**inferred, components=2, anneal=5, temperature=9.0)),
     "bmaml": Case(bmaml.build, bmaml.Config(**stein, leader_steps=2, noise=0.6, spread=0.3)),
     "bmaml-query": Case(bmaml.build, bmaml.Config(**stein, loss="query", bandwidth=2.0, inner="adam"), "multiclass"),

@@ -4,17 +4,15 @@ from dataclasses import replace
 
 import pytest
 import torch
-from torch import nn
 from torch.distributions import MultivariateNormal
 
-from warmstart.core import InputError, adapt, functional
-from warmstart.core.trees import leaves, take, tree_map
+from warmstart.core import InputError, Prediction, adapt, functional, make_batch, make_task
+from warmstart.core.trees import leaves, take, tree_map, unpack
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import adapt_noise, generator, train_noise
 from warmstart.engine.stage import TRACED
 from warmstart.learners import gem, gem_mixture
-from warmstart.learners.gem_mixture import Adapted, Config
-from warmstart.maths.mean_field import Gaussian
+from warmstart.learners.gem_mixture import Config, mixed
 from warmstart.models.likelihoods import squared
 from warmstart.models.mlp import MLP
 
@@ -117,13 +115,64 @@ def test_a_task_s_shares_are_its_responsibilities_and_heat_evens_them(by_hand):
     torch.testing.assert_close(-delta.grad["logits"], expected, rtol=1e-6, atol=1e-7)
 
 
-def test_a_prediction_has_draws_of_each_component_as_its_share_says():
-    model = functional(nn.Linear(1, 1))
-    learner = gem_mixture.build(model, squared, Config(components=3, predictions=10, noise=0.4))
-    q = Gaussian(torch.tensor([[1.0, 0.0], [5.0, 0.0], [-3.0, 0.0]]), torch.full((3, 2), -9.0))
-    said = learner.predict((), Adapted(q, torch.tensor([0.61, 0.0, 0.39])), torch.ones(1, 1), torch.zeros(10, 2))
-    assert said.samples.squeeze(-1).tolist() == [1.0] * 6 + [-3.0] * 4
-    torch.testing.assert_close(said.variance[0], said.samples.var(0, correction=0)[0] + 0.16)
+@pytest.mark.parametrize("plus", [False, True], ids=["marginal", "plus"])
+def test_gauss_newton_steps_give_the_exact_gradient_of_any_linear_model(by_hand, plus):
+    """Inputs are correlated: evidences come from whole covariances, moments are the marginal ones."""
+    model, theta, _ = linear_mixture(by_hand)
+    tasks = make_task(
+        make_batch(torch.randn(4, 5, 3) + 0.5, torch.randn(4, 5) + 0.7),
+        make_batch(torch.randn(4, 2, 3), torch.randn(4, 2) - 0.4),
+    )
+    shared = {"inner": "newton", "joint": True, "inner_steps": 1, "noise": by_hand.NOISE}
+    learner = gem_mixture.build(
+        model, squared, Config(components=COMPONENTS, plus=plus, natural=False, **shared, **COLD)
+    )
+    state = learner.init(model.params)._replace(theta=theta)
+    delta, _ = learner.meta_grad(state, tasks, train_noise(learner.noise, 4, generator(0)))
+
+    def objective(theta):
+        total = log_evidence(theta, by_hand.both(tasks), by_hand.NOISE).logsumexp(-1).sum()
+        return total - plus * log_evidence(theta, tasks.support, by_hand.NOISE).logsumexp(-1).sum()
+
+    for name, slope in torch.func.grad(objective)(theta).items():
+        assert slope.abs().max() > 1e-3
+        torch.testing.assert_close(-delta.grad[name], slope, rtol=1e-8, atol=1e-9)
+    # and the mixture of the components' exact predictions
+    said = predict_stack(learner, state, tasks, steps=1)
+    share = torch.softmax(log_evidence(theta, tasks.support, by_hand.NOISE), -1)
+    for i in range(4):
+        x, new = tasks.support.x[i], tasks.query.x[i]
+        means, spreads = [], []
+        for k in range(COMPONENTS):
+            covariance = torch.linalg.inv(torch.diag(torch.exp(-2 * theta["log_sd"][k])) + x.T @ x / by_hand.NOISE**2)
+            pull = torch.exp(-2 * theta["log_sd"][k]) * theta["mean"][k] + x.T @ tasks.support.y[i] / by_hand.NOISE**2
+            means.append(new @ covariance @ pull)
+            spreads.append((new @ covariance * new).sum(-1) + by_hand.NOISE**2)
+        mean = share[i] @ torch.stack(means)
+        torch.testing.assert_close(said.mean[i], mean)
+        second = share[i] @ (torch.stack(spreads) + torch.stack(means) ** 2)
+        torch.testing.assert_close(said.variance[i], second - mean**2)
+
+
+def test_a_mixture_s_draws_are_of_each_component_as_its_share_says():
+    each = Prediction(
+        torch.tensor([[1.0], [5.0], [-3.0]]),
+        torch.tensor([[0.2], [0.1], [0.4]]),
+        torch.arange(30.0).reshape(3, 10, 1),
+    )
+    said = mixed(each, torch.tensor([0.61, 0.0, 0.39]))
+    assert said.samples.squeeze(-1).tolist() == [0, 1, 2, 3, 4, 5, 26, 27, 28, 29]
+    torch.testing.assert_close(said.mean, torch.tensor([0.61 - 3 * 0.39]))
+    torch.testing.assert_close(said.variance, torch.tensor([0.61 * 1.2 + 0.39 * 9.4]) - said.mean**2)
+    assert mixed(Prediction(each.mean), torch.tensor([0.61, 0.0, 0.39])) == Prediction(said.mean)
+
+
+def test_the_last_layer_of_every_component_may_begin_wider():
+    model = functional(MLP(2, (3,), 1))
+    learner = gem_mixture.build(model, squared, Config(components=2, sd=0.02, head_sd=0.3))
+    for widths in learner.init(model.params).theta["log_sd"].exp():
+        for name, value in unpack(widths, model.params).items():
+            torch.testing.assert_close(value, torch.full_like(value, 0.3 if name.startswith("head.") else 0.02))
 
 
 def test_components_begin_as_the_same_numbers_in_another_order():

@@ -61,8 +61,10 @@ def exact(batch):
     return torch.linalg.solve(precision, pull), torch.linalg.inv(precision)
 
 
+@pytest.mark.parametrize("whole", [0, 1500], ids=["directions", "whole"])
 @pytest.mark.parametrize("count", [2, 7, 120])  # fewer lines than parameters, more, and more than are kept
-def test_one_step_on_a_linear_model_is_its_posterior(count):
+def test_one_step_on_a_linear_model_is_its_posterior(count, whole, monkeypatch):
+    monkeypatch.setattr("warmstart.maths.newton.WHOLE", whole)
     batch, new = rows(squared, count), torch.randn(4, 2)
     _, common, state = parts(line(), squared, ANCHOR)
     mean, covariance = exact(batch)
@@ -83,13 +85,29 @@ def test_what_q_expects_of_linear_rows_is_in_closed_form():
     apart = (batch.y - x @ ANCHOR.mean) ** 2 + (x**2) @ torch.exp(2 * ANCHOR.log_sd)
     each = -0.5 * apart / NOISE**2 - math.log(NOISE) - 0.5 * math.log(2 * math.pi)
     assert_close(infer.fit(ANCHOR, batch, ()), (each * batch.w * batch.mask).sum())
-    closer = infer.step(ANCHOR, infer.start(ANCHOR), batch, (), 1.0).q
-    assert infer.bound(closer, ANCHOR, batch, ()) < infer.bound(ANCHOR, ANCHOR, batch, ())
 
 
+@pytest.mark.parametrize("count", [2, 7])  # fewer lines than parameters, and more
+def test_a_posterior_expects_rows_by_its_whole_covariance_and_has_the_exact_evidence(count):
+    infer, (seen, new) = parts(line(), squared, ANCHOR)[0], (rows(squared, count), rows(squared, 5))
+    q = infer.step(ANCHOR, infer.start(ANCHOR), seen, (), 1.0).q
+    mean, covariance = exact(seen)
+    x = torch.cat([new.x, torch.ones(5, 1)], 1)
+    apart = (new.y - x @ mean) ** 2 + (x @ covariance * x).sum(-1)
+    each = -0.5 * apart / NOISE**2 - math.log(NOISE) - 0.5 * math.log(2 * math.pi)
+    assert_close(infer.expect(q, ANCHOR, seen, new, ()), (each * new.w * new.mask).sum())
+    # with rows whose likelihood has the power 1 / WEIGHT, log p(rows | w) N(w) / posterior is the same at every w
+    at = torch.tensor([0.3, -0.2, 0.5])
+    fit = task_log_likelihood(line(), squared, NOISE)(unpack(at, line().params), seen) / WEIGHT
+    posterior = torch.distributions.MultivariateNormal(mean, covariance).log_prob(at)
+    assert_close(-infer.bound(q, ANCHOR, seen, ()) / WEIGHT, fit + log_density(ANCHOR, at) - posterior)
+
+
+@pytest.mark.parametrize("whole", [0, 1500], ids=["directions", "whole"])
 @pytest.mark.parametrize("likelihood", [binary, multiclass], ids=["binary", "multiclass"])
-def test_steps_on_classes_reach_the_mode_and_its_curvature(likelihood):
+def test_steps_on_classes_reach_the_mode_and_its_curvature(likelihood, whole, monkeypatch):
     """For a linear model the Gauss-Newton matrix is the Hessian, which automatic differentiation gives too."""
+    monkeypatch.setattr("warmstart.maths.newton.WHOLE", whole)
     model = functional(MLP(2, (), 3 if likelihood is multiclass else 1))
     d = 9 if likelihood is multiclass else 3
     anchor = Gaussian(0.3 * torch.randn(d), 0.3 * torch.randn(d))

@@ -81,7 +81,8 @@ def test_fused_ratings():
 def test_pictures():
     results = load(ROOT / "results/omniglot.full.json")
     settings = [{"way": way, "shot": shot} for way in (5, 20) for shot in (1, 5)]
-    names = {f"`{name}`": name for name in ("meta_sgd", "maml", "fomaml", "reptile", "imaml")} | {
+    ours = ("meta_sgd", "maml", "fomaml", "reptile", "imaml", "anil", "gem_bml_plus", "gem_head")
+    names = {f"`{name}`": name for name in ours} | {
         "`imaml`, plain gradient": "imaml, plain gradient",
         "prototypical network": "protonet",
         "pre-trained network, new linear head": "linear_head",

@@ -13,7 +13,7 @@ from warmstart.tasks import modes
 
 
 def test_rows_of_both_priors_and_families_with_their_paired_difference(monkeypatch, tmp_path):
-    monkeypatch.setitem(mixture.PRESETS, "quick", Preset(3, 6, 2, 1))
+    monkeypatch.setitem(mixture.PRESETS, "quick", Preset(3, 6, 2))
     outcome = mixture.run(only=[ONE, MIXTURE], seeds=(0, 1), device="cpu", folder=tmp_path)
     rows = {(row.method, row.setting["family"], row.setting["steps"], row.metric): row for row in outcome.results.rows}
     assert {key[0] for key in rows} == {ONE, MIXTURE, ZERO, KERNEL, FAMILIAR}
@@ -29,7 +29,9 @@ def test_rows_of_both_priors_and_families_with_their_paired_difference(monkeypat
     )
     again = mixture.run(only=[ONE, MIXTURE], seeds=(0, 1), device="cpu", folder=tmp_path)  # from what was kept
     assert [row.values for row in again.results.rows] == [row.values for row in outcome.results.rows]
-    with pytest.raises(InputError, match="gem_mixture, got gem;"):
+    alone = mixture.run(only=[ONE, "sines alone"], seeds=(0, 1), device="cpu", folder=tmp_path).results.rows
+    assert {row.setting["family"] for row in alone} == {"sines alone"}
+    with pytest.raises(InputError, match="sines alone, got gem;"):
         mixture.run(only=["gem"])
 
 

@@ -10,7 +10,7 @@ from warmstart.baselines import protonet
 from warmstart.core import InputError, Learner, functional
 from warmstart.engine.stage import Stage
 from warmstart.estimators.methods import Method
-from warmstart.learners import imaml, maml, meta_sgd, reptile
+from warmstart.learners import gem, imaml, maml, meta_sgd, reptile
 from warmstart.models.conv4 import Conv4
 from warmstart.models.likelihoods import multiclass
 from warmstart.models.mlp import seeded
@@ -48,6 +48,7 @@ STRIDED = {
     "reptile": Method(reptile.Config(inner_lr=1e-3, inner_steps=10, test_steps=50), reptile.build, reptile.SPACE),
     "imaml": Method(imaml.Config(inner_lr=0.1), imaml.build, imaml.SPACE),
     "meta_sgd": Method(meta_sgd.Config(inner_lr=0.1), meta_sgd.build, meta_sgd.SPACE),
+    "gem_head": Method(gem.GEM_HEAD, gem.build, gem.SPACE, "head.*"),
 }
 POOLED = STRIDED | {
     "maml": SLOW,

@@ -8,41 +8,42 @@ By the gradient-EM theorem g is the gradient of the objective when the posterior
 Gaussians it is in closed form (`maths.mean_field.expected_score`), so a meta-update needs posteriors, not data:
 `local_posterior` is what a client computes, `merge_posteriors` what a server does with what it is sent.
 
+Where only the last layer is fast, the prior is over that, and the slow parameters are points. The same theorem gives
+their gradient, E_q2 grad log p(all rows | params) - E_q1 grad log p(support | params), again without the inner loop.
+
 Zou and Lu, 2020. Differs from the paper: see docs/methods/gem.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.func import grad
 
-from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Task, Tree
-from warmstart.core.trees import leaves, named_leaves, sum_tasks, take, tree_map
+from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Noise, Params, Prediction, Task, Tree
+from warmstart.core.trees import add, leaves, named_leaves, sum_tasks, take, tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last
-from warmstart.maths.expectation import expectation
+from warmstart.maths.inferred import inferred
 from warmstart.maths.mean_field import Gaussian, expected_score
-from warmstart.maths.newton import linearised, newton
-from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, State, outer
 from warmstart.maths.prior import (
-    Prior,
     Told,
     all_rows,
     as_theta,
     asked,
     check,
     first_prior,
-    learned_prior,
     prior_of,
     steps_first,
     told,
 )
-from warmstart.maths.variational import Inference, inference
+from warmstart.maths.variational import Inference, Inner
 
 
 @dataclass(frozen=True)
@@ -70,6 +71,8 @@ class Config:
 
 GEM_BML = Config(plus=False)
 GEM_BML_PLUS = Config()
+# of the last layer alone, on features that are points
+GEM_HEAD = Config(inner="adam", inner_lr=0.1, inner_steps=10, samples=10, predictions=50, kl_weight=0.1, sd=0.3)
 
 SPACE: dict[str, list[Any]] = {
     "inner_lr": [3e-4, 1e-3, 3e-3, 0.01],
@@ -93,18 +96,10 @@ Local: TypeAlias = Callable[[State, Task, Tree], Posteriors]
 Merge: TypeAlias = Callable[[State, Posteriors], Delta]
 
 
-def _parts(model: Model, likelihood: Likelihood, cfg: Config) -> tuple[Inference, Prior]:
-    if cfg.inner == "newton":
-        infer = newton(model, likelihood, cfg.noise, cfg.kl_weight)
-        common = learned_prior(model, likelihood, infer, rate=1.0, noise=cfg.noise, unrolled=False)
-        return infer, linearised(common, model, likelihood, cfg.noise, cfg.kl_weight)
-    infer = inference(expectation(model, likelihood, cfg.noise, cfg.estimator), named(cfg.inner), cfg.kl_weight)
-    return infer, learned_prior(model, likelihood, infer, rate=cfg.inner_lr, noise=cfg.noise, unrolled=False)
-
-
 def local_posterior(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Local:
     """(State, stack of tasks, noise) -> Posteriors [t]: all that leaves a client."""
-    common = _parts(model, likelihood, cfg)[1]
+    check(model)
+    common = inferred(model, likelihood, cfg)[1]
     from_prior, from_posterior = last(common.descend, stage), last(common.onward, stage)
 
     def call(state: State, tasks: Task, noise: Tree) -> Posteriors:
@@ -156,27 +151,117 @@ def check_posteriors(state: State, found: Posteriors, name: str = "a posterior")
         raise InputError(f"version {int(state.opt.done)} of the prior in {name}", got, remedy)
 
 
+def _last_layer(model: Model) -> Model:
+    """The model as a function of what its last layer sees; that layer's parameters are all it has."""
+    fast = model.split(model.params)[0]
+    if set(fast) != {name for name in model.params if name.startswith("head.")} or "head.weight" not in fast:
+        got = ", ".join(fast)
+        raise InputError("all parameters fast, or those of the last layer `head`", got, 'use fast="head.*" or "*"')
+
+    def apply(params: Params, x: Tensor) -> Tensor:
+        return F.linear(x, params["head.weight"], params.get("head.bias"))
+
+    return Model(apply, lambda params, x: x, fast, frozenset(fast))
+
+
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     counts = {name: getattr(cfg, name) for name in ("samples", "predictions", "inner_steps", "rounds")}
-    check(model, noise=cfg.noise, sd=cfg.sd, head_sd=cfg.head_sd or cfg.sd, **counts)
-    infer, common = _parts(model, likelihood, cfg)
+    numbers = {"noise": cfg.noise, "sd": cfg.sd, "head_sd": cfg.head_sd or cfg.sd, **counts}
+    if len(model.fast) < len(model.params):
+        return _deep(model, likelihood, cfg, stage, numbers)
+    check(model, **numbers)
+    infer, common = inferred(model, likelihood, cfg)
     out = outer(cfg.outer_lr, cfg.outer_decay)
     local, merge = local_posterior(model, likelihood, cfg, stage), merge_posteriors(cfg, stage)
-
-    def judge(nothing: Tree, shown: Gaussian, query: Batch, noise: Tree) -> Tensor:
-        """Minus the mean log likelihood of the query rows at draws from the support's posterior."""
-        weight = (query.w * query.mask).sum()
-        return -infer.fit(shown, query, noise) / torch.where(weight > 0, weight, 1.0)
-
-    judged = stage.stack(judge)
+    judged = stage.stack(_judge(infer))
 
     def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Told]:
         found = local(state, tasks, noise)
         drawn = take(noise["query"], (slice(None), 0))
-        value = judged((), found.support, tasks.query, drawn).sum(0)
+        value = judged(prior_of(state.theta), found.support, tasks.support, tasks.query, drawn).sum(0)
         return merge(state, found), told(value, found.support, found.both)
 
-    train = {part: infer.noise(min(cfg.inner_steps, cfg.rounds), cfg.samples) for part in ("support", "query")}
-    noise = asked(model, infer, cfg.samples, cfg.predictions, train)
     init, start, step, finish, predict = first_prior(out, cfg.sd, cfg.head_sd), *common[:4]
+    noise = _noise(model, infer, cfg)
     return Learner(init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)
+
+
+def _judge(infer: Inference) -> Callable[[Gaussian, Gaussian, Batch, Batch, Tree], Tensor]:
+    def one(prior: Gaussian, shown: Gaussian, support: Batch, query: Batch, noise: Tree) -> Tensor:
+        """Minus the mean log likelihood of the query rows, as the support's posterior expects it."""
+        weight = (query.w * query.mask).sum()
+        return -infer.expect(shown, prior, support, query, noise) / torch.where(weight > 0, weight, 1.0)
+
+    return one
+
+
+def _noise(model: Model, infer: Inference, cfg: Config) -> Noise:
+    train = {part: infer.noise(min(cfg.inner_steps, cfg.rounds), cfg.samples) for part in ("support", "query")}
+    return asked(model, infer, cfg.samples, cfg.predictions, train)
+
+
+def _deep(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage, numbers: Mapping[str, float]) -> Learner:
+    """A prior over the last layer, and slow parameters that are points: theta has them under `slow`.
+
+    Support and query rows are encoded apart, as a new task's are.
+    """
+    own = _last_layer(model)
+    check(own, **numbers)
+    infer, common = inferred(own, likelihood, cfg)
+    out = outer(cfg.outer_lr, cfg.outer_decay)
+    local, merge = local_posterior(own, likelihood, cfg, stage), merge_posteriors(cfg, stage)
+
+    def init(params: Params) -> State:
+        fast, slow = model.split(params)
+        return out.init({**first_prior(out, cfg.sd, cfg.head_sd)(fast).theta, "slow": slow})
+
+    def seen(slow: Params, x: Tree) -> Tensor:
+        return model.features(slow, x)
+
+    def encoded(state: State, batch: Batch) -> Batch:
+        return batch._replace(x=seen(state.theta["slow"], batch.x))
+
+    def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
+        return common.step(state, inner, encoded(state, batch), noise)
+
+    def finish(state: State, inner: Inner, batch: Batch) -> Any:
+        return common.finish(state, inner, encoded(state, batch))
+
+    def predict(state: State, adapted: Any, x: Tree, noise: Tree) -> Prediction:
+        return common.predict(state, adapted, seen(state.theta["slow"], x), noise)
+
+    def worth(x: tuple[Tensor, Tensor], prior: Gaussian, found: Posteriors, task: Task, noise: Tree) -> Tensor:
+        """E_q2 log p(all rows) - E_q1 log p(support), of rows that are encoded as x; the posteriors stay."""
+        parts = task.support._replace(x=x[0]), task.query._replace(x=x[1])
+        known, rows = (_joined(*pair) for pair in ((task.support, task.query), parts))
+        value = infer.expect(found.both, prior, known, rows, noise)
+        return value - infer.expect(found.support, prior, task.support, parts[0], noise) if cfg.plus else value
+
+    def slope(prior: Gaussian, found: Posteriors, task: Task, noise: Tree) -> tuple[Tensor, Tensor]:
+        slopes: tuple[Tensor, Tensor] = grad(worth)((task.support.x, task.query.x), prior, found, task, noise)
+        return slopes
+
+    encode = stage.differentiate(lambda slow, nothing, x: seen(slow, x))
+    slopes, judged = stage.stack(slope), stage.stack(_judge(infer))
+
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Told]:
+        prior, slow = prior_of(state.theta), state.theta["slow"]
+        nothing = tasks.support.w.new_zeros(len(tasks.key))
+        support, back = encode.forward(slow, nothing, tasks.support.x)
+        query, back_query = encode.forward(slow, nothing, tasks.query.x)
+        tasks = tasks._replace(support=tasks.support._replace(x=support), query=tasks.query._replace(x=query))
+        found = local(state, tasks, noise)
+        drawn = take(noise["query"], (slice(None), 0))
+        value = judged(prior, found.support, tasks.support, tasks.query, drawn).sum(0)
+        of_support, of_query = slopes(prior, found, tasks, drawn)
+        ascent = add(encode.backward(back, of_support)[0], encode.backward(back_query, of_query)[0])
+        grads = {**merge(state, found).grad, "slow": tree_map(torch.neg, ascent)}
+        return Delta(grads), told(value, found.support, found.both)
+
+    noise = _noise(own, infer, cfg)
+    return Learner(init, common.start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)
+
+
+def _joined(support: Batch, query: Batch) -> Batch:
+    rows: Batch = tree_map(lambda s, q: torch.cat([s, q]), support, query)
+    return rows

@@ -22,16 +22,14 @@ from torch import Tensor
 from torch.func import vmap
 
 from warmstart.core import Batch, Learner, Likelihood, Model, Params, Prediction, Task, Tree
-from warmstart.core.trees import expand, sum_tasks, take, tree_map, unpack
+from warmstart.core.trees import expand, sum_tasks, take, tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last
-from warmstart.maths.expectation import expectation
-from warmstart.maths.mean_field import Gaussian, around, draw, expected_score
-from warmstart.maths.optim import named
+from warmstart.maths.inferred import inferred
+from warmstart.maths.mean_field import Gaussian, expected_score
 from warmstart.maths.outer import Delta, State, outer
-from warmstart.maths.predictive import predictive
-from warmstart.maths.prior import Told, all_rows, as_theta, asked, check, prior_of, steps_first, told
-from warmstart.maths.variational import Inner, inference
+from warmstart.maths.prior import Told, all_rows, as_theta, asked, check, first_prior, prior_of, steps_first, told
+from warmstart.maths.variational import Inner
 
 
 @dataclass(frozen=True)
@@ -45,13 +43,14 @@ class Config:
     inner_lr: float = 1e-3
     inner_steps: int = 5  # of each posterior in training
     test_steps: int = 10  # of adaptation, unless the caller says otherwise
-    inner: str = "sgd"  # sgd, momentum or adam
+    inner: str = "sgd"  # momentum or adam; or newton, by `maths.newton`, which has no use for inner_lr and draws
     samples: int = 5  # draws in an inner step
     predictions: int = 20  # draws in a prediction
     estimator: str = "weights"  # local or flipout: noise of its own for every row, in `maths.expectation`
     kl_weight: float = 1.0  # of the prior in the inner loop
     noise: float = 0.5  # standard deviation of a row, for a squared likelihood
     sd: float = 0.1  # of the components, at first
+    head_sd: float = 0.0  # that of the last layer, where it is another
     seed: int = 0  # of all components but the first
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
@@ -76,15 +75,16 @@ class Found(NamedTuple):
 
 
 class Adapted(NamedTuple):
-    q: Gaussian  # [k, d]
+    q: Tree  # [k, ...] what a prediction needs of each component's posterior
     share: Tensor  # [k] responsibilities
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
-    counts = {"components": cfg.components, "samples": cfg.samples, "predictions": cfg.predictions}
-    check(model, noise=cfg.noise, sd=cfg.sd, temperature=cfg.temperature, inner_steps=cfg.inner_steps, **counts)
-    infer = inference(expectation(model, likelihood, cfg.noise, cfg.estimator), named(cfg.inner), cfg.kl_weight)
+    counts = {name: getattr(cfg, name) for name in ("components", "samples", "predictions", "inner_steps")}
+    check(model, noise=cfg.noise, sd=cfg.sd, head_sd=cfg.head_sd or cfg.sd, temperature=cfg.temperature, **counts)
+    infer, common = inferred(model, likelihood, cfg)
     out = outer(cfg.outer_lr, cfg.outer_decay)
+    first_of = first_prior(out, cfg.sd, cfg.head_sd)
 
     def init(params: Params) -> State:
         """The given network, and others of the same numbers in another order."""
@@ -95,8 +95,9 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
             turned = [value.reshape(-1)[order.to(value.device)].reshape(value.shape) for order in orders]
             return torch.stack([value, *turned]).flatten(1)
 
-        first = around(torch.cat([others(value) for value in params.values()], 1), cfg.sd)
-        return out.init({**as_theta(first), "logits": first.mean.new_zeros(cfg.components)})
+        means = torch.cat([others(value) for value in params.values()], 1)
+        spread = first_of(params).theta["log_sd"].expand(cfg.components, -1).clone()
+        return out.init({**as_theta(Gaussian(means, spread)), "logits": means.new_zeros(cfg.components)})
 
     def begin(prior: Gaussian) -> Found:
         return Found(vmap(infer.start)(prior), prior.mean.new_zeros(cfg.components))
@@ -119,15 +120,22 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     def step(state: State, found: Found, batch: Batch, noise: Tree) -> Found:
         return descend(prior_of(state.theta), found, batch, noise)
 
+    def alone(state: State, prior: Gaussian) -> State:
+        """A component as a prior of its own."""
+        return state._replace(theta=as_theta(prior))
+
     def finish(state: State, found: Found, batch: Batch) -> Adapted:
-        return Adapted(found.inner.q, torch.softmax(state.theta["logits"] + found.bound, -1))
+        def one(prior: Gaussian, inner: Inner) -> Tree:
+            return common.finish(alone(state, prior), inner, batch)
+
+        each = vmap(one)(prior_of(state.theta), found.inner)
+        return Adapted(each, torch.softmax(state.theta["logits"] + found.bound, -1))
 
     def predict(state: State, adapted: Adapted, x: Tree, noise: Tree) -> Prediction:
-        """Draws that are as many of each component as its responsibility says."""
-        place = (torch.arange(cfg.predictions, device=noise.device) + 0.5) / cfg.predictions
-        which = (adapted.share.cumsum(-1) < place.unsqueeze(-1)).sum(-1).clamp(max=cfg.components - 1)
-        drawn = draw(take(adapted.q, which), noise)
-        return predictive(model, likelihood, unpack(drawn, model.params), x, cfg.noise)
+        def one(prior: Gaussian, own: Tree) -> Prediction:
+            return common.predict(alone(state, prior), own, x, noise)
+
+        return mixed(vmap(one)(prior_of(state.theta), adapted.q), adapted.share)
 
     def merge(shared: Tree, shown: Found, both: Found) -> tuple[Gaussian, Tensor, Tensor]:
         """One task's ascent direction, and its responsibilities by the support."""
@@ -173,3 +181,20 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     train = {part: infer.noise(cfg.inner_steps, cfg.samples) for part in ("support", "query")}
     noise = asked(model, infer, cfg.samples, cfg.predictions, train)
     return Learner(init, start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)
+
+
+def mixed(each: Prediction, share: Tensor) -> Prediction:
+    """The mixture of what components [k] say; of its draws each gives as many as its share says."""
+
+    def total(values: Tensor) -> Tensor:
+        return (values * share.reshape(-1, *(1 for _ in values.shape[1:]))).sum(0)
+
+    mean, variance, samples = total(each.mean), each.variance, each.samples
+    if isinstance(variance, Tensor):
+        variance = total(variance + (each.mean - mean) ** 2)
+    if isinstance(samples, Tensor):
+        count = samples.shape[1]
+        place = (torch.arange(count, device=share.device) + 0.5) / count
+        which = (share.cumsum(-1) < place.unsqueeze(-1)).sum(-1).clamp(max=len(share) - 1)
+        samples = samples[which, torch.arange(count, device=share.device)]
+    return Prediction(mean, variance, samples)

@@ -30,6 +30,8 @@ class Inference(NamedTuple):
     start: Callable[[Gaussian], Inner]
     step: Callable[[Gaussian, Inner, Batch, Tree, Any], Inner]  # anchor, Inner, rows, noise [s, ...], rate
     noise: Callable[..., Tree]  # leading axes, the last of them that of draws -> shapes
+    # q, anchor, rows that q knows, rows, noise -> E log p(rows | params) under all that is known of the posterior
+    expect: Callable[[Gaussian, Gaussian, Batch, Batch, Tree], Tensor]
 
 
 def inference(expected: Expectation, optimiser: Optimiser, kl_weight: float = 1.0) -> Inference:
@@ -44,4 +46,7 @@ def inference(expected: Expectation, optimiser: Optimiser, kl_weight: float = 1.
         q, opt = optimiser.update(inner.q, slope, inner.opt, rate)
         return Inner(bounded(q), opt)
 
-    return Inference(expected.value, bound, start, step, expected.noise)
+    def expect(q: Gaussian, anchor: Gaussian, seen: Batch, batch: Batch, noise: Tree) -> Tensor:
+        return expected.value(q, batch, noise)
+
+    return Inference(expected.value, bound, start, step, expected.noise, expect)

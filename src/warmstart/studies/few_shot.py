@@ -19,7 +19,7 @@ from warmstart.engine.device import choose_device, fast_products
 from warmstart.engine.loop import Diverged, Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
-from warmstart.learners import imaml, maml, meta_sgd, reptile, scratch
+from warmstart.learners import abml, gem, imaml, maml, meta_sgd, reptile, scratch
 from warmstart.metrics.calibration import expected_calibration_error, maximum_calibration_error, reliability
 from warmstart.metrics.errors import accuracy, log_loss
 from warmstart.models.conv4 import Conv4, fastest_stage
@@ -96,10 +96,11 @@ class Network(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A learner as it is run here: its settings by way."""
+    """A learner as it is run here: its settings by way, and which parameters a task adapts."""
 
     build: Callable[..., Learner]
     config: Callable[[int], Any]
+    fast: str = "*"
 
 
 def entries(paper: Mapping[str, Callable[[int], Any]]) -> dict[str, Entry]:
@@ -112,9 +113,14 @@ def entries(paper: Mapping[str, Callable[[int], Any]]) -> dict[str, Entry]:
         "imaml": imaml.build,
         "imaml, plain gradient": imaml.build,
         "meta_sgd": meta_sgd.build,
+        "anil": maml.build,
+        "abml": abml.build,
+        "gem_bml_plus": gem.build,
+        "gem_head": gem.build,
         "protonet": protonet.build,
     }
-    return {name: Entry(build, paper[name]) for name, build in builds.items() if name in paper}
+    fast = dict.fromkeys(("anil", "gem_head"), "head.*")
+    return {name: Entry(build, paper[name], fast.get(name, "*")) for name, build in builds.items() if name in paper}
 
 
 class Judged(NamedTuple):
@@ -214,13 +220,15 @@ def fit(
     if hasattr(config, "outer_decay"):
         config = replace(config, outer_decay=size.plan.steps)
     with seeded(seed):
-        model = functional(Conv4(parts.train.shape, way, network.filters, network.strided).to(device))
+        net = Conv4(parts.train.shape, way, network.filters, network.strided).to(device)
+        model = functional(net, entry.fast)
     if name == "protonet":
         learner = entry.build(model, way, config, stage)
     else:
         learner = entry.build(model, multiclass, config, stage)
     state = to_device(learner.init(model.params), device)
-    chunk = CHUNK[device.type]
+    draws = next(iter(learner.noise.predict), 1)  # networks that a prediction needs of a task
+    chunk = max(1, CHUNK[device.type] // draws)
     judged = sampler(parts.validation, way, shot, 5)(size.looks, generator(VALIDATION, seed))
 
     def validate(state: Any) -> float:
@@ -236,7 +244,7 @@ def fit(
         return predict_stack(learner, state, task, chunk=chunk)
 
     def alone(task: Task) -> Prediction:
-        each = task.query.y.shape[1] * (task.support.y.shape[1] + 1)
+        each = task.query.y.shape[1] * (task.support.y.shape[1] + 1) * draws
         return predict_stack(learner, state, task, chunk=max(1, min(chunk, SINGLE // each)), alone=True)
 
     return together, alone

@@ -13,7 +13,7 @@ from typing import Any
 
 from warmstart.baselines import protonet
 from warmstart.engine.loop import Report
-from warmstart.learners import imaml, maml, meta_sgd, reptile, scratch
+from warmstart.learners import gem, imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
 from warmstart.studies.few_shot import HESSIAN_FREE, SPLIT, Network, Parts, Setting, Size, entries, run_study
 from warmstart.tasks.class_split import take_classes
@@ -33,6 +33,9 @@ ALL = (
     "imaml",
     "imaml, plain gradient",
     "meta_sgd",
+    "anil",
+    "gem_bml_plus",
+    "gem_head",
 )
 PUBLISHED = {
     (name, way, shot): value
@@ -42,6 +45,7 @@ PUBLISHED = {
         "reptile": (97.68, 99.48, 89.43, 97.12),
         "imaml": (99.50, 99.74, 96.18, 99.14),
         "imaml, plain gradient": (99.16, 99.67, 94.46, 98.69),
+        "gem_bml_plus": (99.23, 99.64, 96.24, 98.94),
     }.items()
     for (way, shot), value in zip(((5, 1), (5, 5), (20, 1), (20, 5)), values, strict=True)
 }
@@ -64,6 +68,11 @@ LEARNERS = entries(
             inner_lr=0.4, inner_steps=5, test_steps=5, prox=0.1, damping=2.0
         ),
         "meta_sgd": lambda way: meta_sgd.Config(inner_lr=0.1, inner_steps=1 if way <= 5 else 3),
+        "anil": lambda way: maml.Config(inner_lr=1.0, inner_steps=3, test_steps=3),
+        "gem_bml_plus": lambda way: gem.Config(
+            inner="adam", inner_lr=0.003, inner_steps=5, samples=1, sd=0.005, kl_weight=1e-3
+        ),
+        "gem_head": lambda way: gem.GEM_HEAD,
         "protonet": lambda way: protonet.Config(),
     }
 )

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from warmstart.baselines import protonet
 from warmstart.engine.loop import Report
-from warmstart.learners import imaml, maml, meta_sgd, reptile, scratch
+from warmstart.learners import abml, gem, imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
 from warmstart.studies.few_shot import HESSIAN_FREE, SPLIT, Network, Parts, Setting, Size, entries, run_study
 from warmstart.tasks.class_split import take_classes
@@ -29,7 +30,21 @@ ALL = (
     "imaml",
     "imaml, plain gradient",
     "meta_sgd",
+    "anil",
+    "abml",
+    "gem_bml_plus",
+    "gem_head",
 )
+# the paper's steps and rate, with Adam; draws, widths and the weight of the prior are ours
+GAUSSIAN: dict[str, Any] = {
+    "inner": "adam",
+    "inner_lr": 1e-3,
+    "inner_steps": 5,
+    "test_steps": 10,
+    "samples": 1,
+    "sd": 0.005,
+    "kl_weight": 1e-3,
+}
 LEARNERS = entries(
     {
         "scratch": lambda way: scratch.Config(inner_lr=0.01, test_steps=50),
@@ -39,6 +54,10 @@ LEARNERS = entries(
         "imaml": lambda way: HESSIAN_FREE,
         "imaml, plain gradient": lambda way: imaml.Config(inner_lr=0.01, inner_steps=10, test_steps=10, prox=0.5),
         "meta_sgd": lambda way: meta_sgd.Config(inner_lr=0.01, inner_steps=1),
+        "anil": lambda way: maml.Config(inner_lr=0.1, inner_steps=5, test_steps=10),
+        "abml": lambda way: abml.Config(**GAUSSIAN),
+        "gem_bml_plus": lambda way: gem.Config(**GAUSSIAN),
+        "gem_head": lambda way: gem.GEM_HEAD,
         "protonet": lambda way: protonet.Config(),
     }
 )
