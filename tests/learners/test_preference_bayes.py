@@ -29,6 +29,20 @@ def state(parts):
     return bayes.learn(everything(parts.train), CONFIG, 0)
 
 
+def in_units(ratings, unit, shift):
+    low, high = ratings.scale
+    return ratings._replace(value=unit * ratings.value + shift, scale=(unit * low + shift, unit * high + shift))
+
+
+def test_another_unit_of_ratings_changes_nothing_else(parts):
+    train, asked = everything(parts.train), first(parts.test, 3)
+    said = bayes.predict(bayes.learn(train, CONFIG, 0), asked)
+    turned = asked._replace(shown=in_units(asked.shown, 25.0, -20.0), asked=in_units(asked.asked, 25.0, -20.0))
+    other = bayes.predict(bayes.learn(in_units(train, 25.0, -20.0), CONFIG, 0), turned)
+    torch.testing.assert_close(other.mean, 25 * said.mean - 20, rtol=1e-5, atol=1e-4)
+    torch.testing.assert_close(other.variance, 625 * said.variance, rtol=1e-5, atol=1e-4)
+
+
 def error(predict, users):
     return float(squared_error(to_stack(users.asked, predict(users).mean), to_batch(users.asked)).mean())
 

@@ -239,7 +239,8 @@ def learn(train: Ratings, cfg: Config, seed: int, hear: Callable[[int, State], N
     ratings = back.ones.sum(1)
     known = ratings > 0
     fixed = content[:, (content > 0).mean(0) >= max(cfg.content, 1e-9)] if cfg.content < 1 else content[:, :0]
-    items, user_prior, item_prior = _start(back.values, known, fixed, about, described, cfg, seed)
+    unit = (train.scale[1] - train.scale[0]) / 4  # 1 for one to five stars
+    items, user_prior, item_prior = _start(back.values, known, fixed, about, described, cfg, seed, unit)
     free_item = items.free
     noise = np.full(things, float(train.value.var()))
     rated = described[known]
@@ -318,9 +319,9 @@ def _content(train: Ratings, cfg: Config) -> Floats:
 
 
 def _start(
-    values: Any, known: Any, fixed: Floats, about: Floats, described: Floats, cfg: Config, seed: int
+    values: Any, known: Any, fixed: Floats, about: Floats, described: Floats, cfg: Config, seed: int, unit: float
 ) -> tuple[Side, Prior, Prior]:
-    """Shrunk item means, small random factors, and wide priors."""
+    """Shrunk item means, small random factors, and priors that are wide by the unit of ratings."""
     draw = np.random.default_rng(seed)
     things, factors = len(fixed), cfg.factors
     count = np.diff(values.indptr)
@@ -329,8 +330,8 @@ def _start(
     mean[:, 0] = values.sum(1) / (count + 5)
     mean[:, 2 : 2 + factors] = 0.1 * draw.normal(size=(things, factors))
     mean[:, 2 + factors :] = fixed
-    spread = float(mean[known, 0].var()) + 1e-6
-    users = np.diag(np.r_[spread, np.ones(factors), np.full(fixed.shape[1], 0.01)])
+    spread = float(mean[known, 0].var()) + 1e-6 * unit**2
+    users = np.diag(np.r_[spread, np.full(factors, unit**2), np.full(fixed.shape[1], 0.01 * unit**2)])
     items = np.diag(np.r_[spread, np.full(factors, 0.02)])
     return (
         Side(mean, np.zeros((things, len(free), len(free))), free),
