@@ -65,6 +65,15 @@ def on_node(place, arguments):
     return square(arguments)
 
 
+def alone(place, arguments):
+    """Fails where another chunk is at work."""
+    mark = Path(place, "at work")
+    mark.touch(exist_ok=False)
+    time.sleep(0.05)
+    mark.unlink()
+    return square(arguments)
+
+
 EXPECTED = {key: square([argument])[0] for key, argument in JOBS.items()}
 
 
@@ -164,13 +173,17 @@ def test_ray_that_is_not_there_is_named(monkeypatch):
         run_jobs(square, JOBS, engine="ray")
 
 
-def test_ray_gives_the_same_when_one_of_two_nodes_is_killed(tmp_path, here):
+def test_ray_gives_the_same_when_one_of_two_nodes_is_killed(tmp_path, here, monkeypatch):
+    """On the cluster that RAY_ADDRESS names; workers are the chunks that run there at once."""
     ray = pytest.importorskip("ray", reason="extra ray is not installed")
     utilities = importlib.import_module("ray.cluster_utils")
     cluster = utilities.Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
     try:
         node = cluster.add_node(num_cpus=1)
-        ray.init(address=cluster.address, log_to_driver=False, logging_level="error")
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        one_by_one = run_jobs(functools.partial(here.alone, str(tmp_path)), JOBS, engine="ray", workers=1, chunk=5)
+        assert one_by_one.values == EXPECTED and one_by_one.failed == {}
+        assert ray.cluster_resources()["CPU"] == 2
         places, killed = tmp_path / "places", []
 
         def progress(done, of, words):
@@ -186,3 +199,15 @@ def test_ray_gives_the_same_when_one_of_two_nodes_is_killed(tmp_path, here):
     finally:
         ray.shutdown()
         cluster.shutdown()
+
+
+def test_a_cluster_that_is_not_there_is_named(monkeypatch):
+    ray = pytest.importorskip("ray", reason="extra ray is not installed")
+
+    def refuse(**given):
+        raise ConnectionError("nobody answers")
+
+    monkeypatch.setenv("RAY_ADDRESS", "nowhere:1")
+    monkeypatch.setattr(ray, "init", refuse)
+    with pytest.raises(InputError, match=r"a Ray cluster at RAY_ADDRESS nowhere:1, got .*nobody answers; start it"):
+        run_jobs(square, JOBS, engine="ray")

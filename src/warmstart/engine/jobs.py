@@ -170,17 +170,29 @@ def _processes(work: Work, jobs: Mapping[str, Any], waiting: list[Chunk], worker
 
 
 def _ray(work: Work, jobs: Mapping[str, Any], waiting: list[Chunk], workers: int | None) -> Iterator[Ended]:
-    """On the cluster that this process is connected to, or on this machine."""
+    """On the cluster that this process is connected to or RAY_ADDRESS names, or on this machine.
+
+    On a cluster `workers` are the chunks of jobs that run at once.
+    """
     try:
         import ray
     except ImportError:
         raise InputError("Ray for engine ray", "none installed", "pip install 'warmstart[ray]'") from None
+    address = os.environ.get("RAY_ADDRESS")
     if not ray.is_initialized():
-        ray.init(num_cpus=workers, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        of_machine: dict[str, Any] = {} if address else {"num_cpus": workers, "include_dashboard": False}
+        try:
+            ray.init(log_to_driver=False, logging_level=logging.ERROR, **of_machine)
+        except ConnectionError as error:
+            remedy = "start it, or unset RAY_ADDRESS to use this machine"
+            raise InputError(f"a Ray cluster at RAY_ADDRESS {address}", _reason(error), remedy) from None
     # Ray itself tries again when a node dies
     remote, sent = ray.remote(max_retries=-1)(_checked), ray.put(work)
-    flying = {remote.remote(sent, [jobs[key] for key in part]): part for part in waiting}
-    while flying:
+    left, flying = list(waiting), dict[Any, Chunk]()
+    while left or flying:
+        while left and len(flying) < (workers or len(waiting)):
+            part = left.pop(0)
+            flying[remote.remote(sent, [jobs[key] for key in part])] = part
         for future in ray.wait(list(flying))[0]:
             part = flying.pop(future)
             try:
