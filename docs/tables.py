@@ -22,7 +22,7 @@ PAGES = {
     "meta_sgd": ["meta_sgd"],
     "bmaml": ["bmaml"],
     "empirical_bayes": ["empirical_bayes"],
-    "gem": ["gem_bml", "gem_bml_plus"],
+    "gem": ["gem_bml", "gem_bml_plus", "gem_head"],
     "gem_mixture": ["gem_mixture"],
     "llama": ["llama"],
     "abml": ["abml"],

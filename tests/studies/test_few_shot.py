@@ -30,9 +30,9 @@ from warmstart.training.train import Plan
 SIDE, EACH = 12, 8
 LEARNERS = entries(
     {
-        "scratch": lambda way: scratch.Config(test_steps=1),
-        "maml": lambda way: maml.Config(inner_lr=0.1),
-        "protonet": lambda way: protonet.Config(outer_lr=3e-3),
+        "scratch": lambda at: scratch.Config(test_steps=1),
+        "maml": lambda at: maml.Config(inner_lr=0.1),
+        "protonet": lambda at: protonet.Config(outer_lr=3e-3),
     }
 )
 TINY = Size(
@@ -173,7 +173,7 @@ def test_settings_speak():
 
 
 def test_a_training_that_diverged_is_shown_as_such(parts):
-    wild = entries({"maml": lambda way: maml.Config(inner_lr=0.1, outer_lr=1e30)})
+    wild = entries({"maml": lambda at: maml.Config(inner_lr=0.1, outer_lr=1e30)})
     size = TINY._replace(methods=("nearest_centroid", "maml"), settings=(Setting(3, 1),))
     outcome = run_study("omniglot", "quick", size, parts, Network(4, True), wild, {}, [0], [], "cpu", None, None)
     lines = {line.label: line.cells for line in outcome.sections[0].table.lines}

@@ -52,6 +52,9 @@ HESSIAN_FREE = imaml.Config(  # the inner problem by Newton's method; "plain gra
 )
 
 
+# of a prior over a whole network: narrow, or its draws drown the signal, and hardly pulling, or steps overshoot
+GAUSSIAN: dict[str, Any] = {"samples": 1, "sd": 1e-3, "kl_weight": 1e-6}
+
 Predictor: TypeAlias = Callable[[Task], Prediction]
 
 
@@ -76,6 +79,11 @@ class Setting(NamedTuple):
         return f"{self.way}w{self.shot}s"
 
 
+def of_sums(descent: Mapping[str, Any], at: Setting) -> dict[str, Any]:
+    """Rate and steps of an inner loop for a likelihood that sums the rows which others average."""
+    return {**descent, "inner_lr": descent["inner_lr"] / (at.way * at.shot)}
+
+
 class Size(NamedTuple):
     """How much is done."""
 
@@ -96,15 +104,15 @@ class Network(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A learner as it is run here: its settings by way, and which parameters a task adapts."""
+    """A learner as it is run here: its settings by way and shot, and which parameters a task adapts."""
 
     build: Callable[..., Learner]
-    config: Callable[[int], Any]
+    config: Callable[[Setting], Any]
     fast: str = "*"
 
 
-def entries(paper: Mapping[str, Callable[[int], Any]]) -> dict[str, Entry]:
-    """The learners, with settings that a study gives by way."""
+def entries(paper: Mapping[str, Callable[[Setting], Any]]) -> dict[str, Entry]:
+    """The learners, with settings that a study gives by way and shot."""
     builds: dict[str, Callable[..., Learner]] = {
         "scratch": scratch.build,
         "maml": maml.build,
@@ -177,7 +185,7 @@ def kept_name(
     name: str, learners: Mapping[str, Entry], setting: Setting, size: Size, network: Network, seed: int
 ) -> str:
     """Of the checkpoints of a row: other settings have another name, and start afresh."""
-    way, config = setting.way, learners[name].config(setting.way) if name in learners else size.classifier
+    way, config = setting.way, learners[name].config(setting) if name in learners else size.classifier
     words = repr((size.plan, size.looks, size.tasks[way], size.asked[way], network, config))
     return f"{name}-{setting.short}-{seed}-{blake2b(words.encode(), digest_size=4).hexdigest()}"
 
@@ -216,7 +224,7 @@ def fit(
         )
         return predict, one_by_one(predict)
     entry = learners[name]
-    config = entry.config(way)
+    config = entry.config(setting)
     if hasattr(config, "outer_decay"):
         config = replace(config, outer_decay=size.plan.steps)
     with seeded(seed):

@@ -188,14 +188,15 @@ def sections(results: Results) -> list[Section]:
 def verdict(rows: Sequence[Row]) -> str:
     at = [row for row in rows if row.setting["steps"] == STEPS[-1] and row.metric == MSE]
     last = {(row.method, row.setting["family"]): row.mean for row in at}
+    families = list(dict.fromkeys(family for _, family in last))
 
     def lower(than: str) -> str:
-        parts = [f"{100 * (1 - last[MIXTURE, family] / last[than, family]):.0f} % on {family}" for family in FAMILIES]
+        parts = [f"{100 * (1 - last[MIXTURE, family] / last[than, family]):.0f} % on {family}" for family in families]
         return " and ".join(parts)
 
-    if not all((name, family) in last for name in (ONE, MIXTURE) for family in FAMILIES):
+    if not all((name, family) in last for name in (ONE, MIXTURE) for family in families):
         return "One prior was run; run both to compare them."
     said = f"After {STEPS[-1]} steps the error of three Gaussians is lower than that of one by {lower(ONE)}"
-    if not all((LONGER, family) in last for family in FAMILIES):
+    if not all((LONGER, family) in last for family in families):
         return f"{said}."
     return f"{said}, and than that of one with three times the updates by {lower(LONGER)}."

@@ -15,7 +15,18 @@ from warmstart.baselines import protonet
 from warmstart.engine.loop import Report
 from warmstart.learners import gem, imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
-from warmstart.studies.few_shot import HESSIAN_FREE, SPLIT, Network, Parts, Setting, Size, entries, run_study
+from warmstart.studies.few_shot import (
+    GAUSSIAN,
+    HESSIAN_FREE,
+    SPLIT,
+    Network,
+    Parts,
+    Setting,
+    Size,
+    entries,
+    of_sums,
+    run_study,
+)
 from warmstart.tasks.class_split import take_classes
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.images import with_rotations
@@ -59,21 +70,19 @@ def _descent(way: int) -> dict[str, Any]:
 STEEP: dict[str, Any] = {"inner_lr": 0.4, "inner_steps": 3, "test_steps": 3}  # better at 20 ways on validation classes
 LEARNERS = entries(
     {
-        "scratch": lambda way: scratch.Config(inner_lr=0.01, test_steps=50),
-        "maml": lambda way: maml.Config(**_descent(way) if way <= 5 else STEEP),
-        "fomaml": lambda way: maml.Config(**_descent(way), first_order=True),
-        "reptile": lambda way: reptile.Config(inner_lr=0.4, inner="sgd", minibatches=True, test_steps=50),
-        "imaml": lambda way: HESSIAN_FREE,
-        "imaml, plain gradient": lambda way: imaml.Config(
+        "scratch": lambda at: scratch.Config(inner_lr=0.01, test_steps=50),
+        "maml": lambda at: maml.Config(**_descent(at.way) if at.way <= 5 else STEEP),
+        "fomaml": lambda at: maml.Config(**_descent(at.way), first_order=True),
+        "reptile": lambda at: reptile.Config(inner_lr=0.4, inner="sgd", minibatches=True, test_steps=50),
+        "imaml": lambda at: HESSIAN_FREE,
+        "imaml, plain gradient": lambda at: imaml.Config(
             inner_lr=0.4, inner_steps=5, test_steps=5, prox=0.1, damping=2.0
         ),
-        "meta_sgd": lambda way: meta_sgd.Config(inner_lr=0.1, inner_steps=1 if way <= 5 else 3),
-        "anil": lambda way: maml.Config(inner_lr=1.0, inner_steps=3, test_steps=3),
-        "gem_bml_plus": lambda way: gem.Config(
-            inner="adam", inner_lr=0.003, inner_steps=5, samples=1, sd=0.005, kl_weight=1e-3
-        ),
-        "gem_head": lambda way: gem.GEM_HEAD,
-        "protonet": lambda way: protonet.Config(),
+        "meta_sgd": lambda at: meta_sgd.Config(inner_lr=0.1, inner_steps=1 if at.way <= 5 else 3),
+        "anil": lambda at: maml.Config(inner_lr=1.0, inner_steps=3, test_steps=3),
+        "gem_bml_plus": lambda at: gem.Config(**of_sums(_descent(at.way), at), **GAUSSIAN),
+        "gem_head": lambda at: gem.GEM_HEAD,
+        "protonet": lambda at: protonet.Config(),
     }
 )
 SIZES = {

@@ -13,7 +13,18 @@ from warmstart.baselines import protonet
 from warmstart.engine.loop import Report
 from warmstart.learners import abml, gem, imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
-from warmstart.studies.few_shot import HESSIAN_FREE, SPLIT, Network, Parts, Setting, Size, entries, run_study
+from warmstart.studies.few_shot import (
+    GAUSSIAN,
+    HESSIAN_FREE,
+    SPLIT,
+    Network,
+    Parts,
+    Setting,
+    Size,
+    entries,
+    of_sums,
+    run_study,
+)
 from warmstart.tasks.class_split import take_classes
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.tiny_imagenet import read_tiny_imagenet, split_tiny_imagenet
@@ -35,30 +46,21 @@ ALL = (
     "gem_bml_plus",
     "gem_head",
 )
-# the paper's steps and rate, with Adam; draws, widths and the weight of the prior are ours
-GAUSSIAN: dict[str, Any] = {
-    "inner": "adam",
-    "inner_lr": 1e-3,
-    "inner_steps": 5,
-    "test_steps": 10,
-    "samples": 1,
-    "sd": 0.005,
-    "kl_weight": 1e-3,
-}
+DESCENT: dict[str, Any] = {"inner_lr": 0.01, "inner_steps": 5, "test_steps": 10}
 LEARNERS = entries(
     {
-        "scratch": lambda way: scratch.Config(inner_lr=0.01, test_steps=50),
-        "maml": lambda way: maml.Config(inner_lr=0.01, inner_steps=5, test_steps=10),
-        "fomaml": lambda way: maml.Config(inner_lr=0.01, inner_steps=5, test_steps=10, first_order=True),
-        "reptile": lambda way: reptile.Config(inner_lr=1e-3, inner_steps=8, test_steps=50, outer_lr=1.0),
-        "imaml": lambda way: HESSIAN_FREE,
-        "imaml, plain gradient": lambda way: imaml.Config(inner_lr=0.01, inner_steps=10, test_steps=10, prox=0.5),
-        "meta_sgd": lambda way: meta_sgd.Config(inner_lr=0.01, inner_steps=1),
-        "anil": lambda way: maml.Config(inner_lr=0.1, inner_steps=5, test_steps=10),
-        "abml": lambda way: abml.Config(**GAUSSIAN),
-        "gem_bml_plus": lambda way: gem.Config(**GAUSSIAN),
-        "gem_head": lambda way: gem.GEM_HEAD,
-        "protonet": lambda way: protonet.Config(),
+        "scratch": lambda at: scratch.Config(inner_lr=0.01, test_steps=50),
+        "maml": lambda at: maml.Config(**DESCENT),
+        "fomaml": lambda at: maml.Config(**DESCENT, first_order=True),
+        "reptile": lambda at: reptile.Config(inner_lr=1e-3, inner_steps=8, test_steps=50, outer_lr=1.0),
+        "imaml": lambda at: HESSIAN_FREE,
+        "imaml, plain gradient": lambda at: imaml.Config(inner_lr=0.01, inner_steps=10, test_steps=10, prox=0.5),
+        "meta_sgd": lambda at: meta_sgd.Config(inner_lr=0.01, inner_steps=1),
+        "anil": lambda at: maml.Config(inner_lr=0.1, inner_steps=5, test_steps=10),
+        "abml": lambda at: abml.Config(**of_sums(DESCENT, at), **GAUSSIAN),
+        "gem_bml_plus": lambda at: gem.Config(**of_sums(DESCENT, at), **GAUSSIAN),
+        "gem_head": lambda at: gem.GEM_HEAD,
+        "protonet": lambda at: protonet.Config(),
     }
 )
 SIZES = {
