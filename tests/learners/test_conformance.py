@@ -89,18 +89,14 @@ LEARNERS = {
     "empirical_bayes": Case(empirical_bayes.build, empirical_bayes.Config(components=2, rank=1, evidence=0.6)),
     "empirical_bayes-prior": Case(empirical_bayes.build, empirical_bayes.Config(components=3), "squared", prior=True),
     "gem": Case(gem.build, gem.Config(**inferred)),
-    "gem-joint": Case(
-        gem.build, gem.Config(**inferred, plus=False, joint=True, natural=False, inner="adam"), "squared"
-    ),
+    "gem-all": Case(gem.build, gem.Config(**inferred, plus=False, joint=True, natural=False, inner="adam"), "squared"),
     "gem-newton": Case(gem.build, gem.Config(**inferred, inner="newton", joint=True)),
     "gem-newton-onward": Case(gem.build, gem.Config(**inferred, inner="newton", plus=False), "squared"),
     "gem-local": Case(gem.build, gem.Config(**inferred, estimator="local"), placed=True),
     "gem-flipout": Case(gem.build, gem.Config(**inferred, estimator="flipout", joint=True), "multiclass", placed=True),
     "gem-head": Case(gem.build, gem.Config(**inferred), fast="head.*"),
     "gem-head-newton": Case(gem.build, gem.Config(**inferred, inner="newton", joint=True), "squared", fast="head.*"),
-    "gem_mixture-newton": Case(
-        gem_mixture.build, gem_mixture.Config(**inferred, components=2, inner="newton", joint=True)
-    ),
+    "gem_mixture-newton": Case(gem_mixture.build, gem_mixture.Config(**inferred, inner="newton", joint=True)),
     "gem_mixture": Case(gem_mixture.build, gem_mixture.Config(**inferred, components=2, anneal=5, temperature=9.0)),
     "bmaml": Case(bmaml.build, bmaml.Config(**stein, leader_steps=2, noise=0.6, spread=0.3)),
     "bmaml-query": Case(bmaml.build, bmaml.Config(**stein, loss="query", bandwidth=2.0, inner="adam"), "multiclass"),
