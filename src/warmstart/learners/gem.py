@@ -219,8 +219,8 @@ def _deep(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage, numbe
         return model.features(slow, x)
 
     def encoded(state: State, batch: Batch) -> Batch:
-        """Without rows there is nothing to see."""
-        return batch._replace(x=seen(state.theta["slow"], batch.x)) if batch.y.shape[-1] else batch
+        """A task that never had rows has no x at all."""
+        return batch._replace(x=seen(state.theta["slow"], batch.x)) if leaves(batch.x) else batch
 
     def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
         return common.step(state, inner, encoded(state, batch), noise)
