@@ -19,7 +19,7 @@ from warmstart.engine.meta import Feed, meta_update, predict_stack, sum_meta_gra
 from warmstart.engine.noise import adapt_noise, generator, train_noise
 from warmstart.engine.stage import COMPILED, LOOPED, PLAIN, TRACED, _direct
 
-from warmstart.learners import abml, at_paml, bmaml, empirical_bayes, gem, gem_mixture, imaml, kl_chaser  # isort: skip
+from warmstart.learners import abml, at_paml, bmaml, empirical_bayes, gem, gem_head, gem_mixture, imaml, kl_chaser  # isort: skip
 from warmstart.learners import llama, maml, melu, meta_sgd, paml, pmaml, pretrain, reg_paml, reptile, scratch  # isort: skip
 from warmstart.models.likelihoods import binary, multiclass, squared
 from warmstart.models.mlp import MLP
@@ -94,8 +94,9 @@ LEARNERS = {
     "gem-newton-onward": Case(gem.build, gem.Config(**inferred, inner="newton", plus=False), "squared"),
     "gem-local": Case(gem.build, gem.Config(**inferred, estimator="local"), placed=True),
     "gem-flipout": Case(gem.build, gem.Config(**inferred, estimator="flipout", joint=True), "multiclass", placed=True),
-    "gem-head": Case(gem.build, gem.Config(**inferred), fast="head.*"),
-    "gem-head-newton": Case(gem.build, gem.Config(**inferred, inner="newton", joint=True), "squared", fast="head.*"),
+    "gem-per_row": Case(gem.build, gem.Config(**inferred, per_row=True, widths=False), "multiclass"),
+    "gem_head": Case(gem_head.build, gem_head.Config(outer_lr=0.03, weight_decay=0.1, spread=0.6, noise=0.3)),
+    "gem_head-all": Case(gem_head.build, gem_head.Config(outer_lr=0.03, plus=False), "squared", fast="head.*"),
     "gem_mixture-newton": Case(gem_mixture.build, gem_mixture.Config(**inferred, inner="newton", joint=True)),
     "gem_mixture": Case(gem_mixture.build, gem_mixture.Config(**inferred, components=2, anneal=5, temperature=9.0)),
     "bmaml": Case(bmaml.build, bmaml.Config(**stein, leader_steps=2, noise=0.6, spread=0.3)),

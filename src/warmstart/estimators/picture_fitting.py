@@ -18,7 +18,7 @@ from warmstart.engine.ranks import join_ranks
 from warmstart.engine.stage import TRACED
 from warmstart.estimators.choosing import Record, Run, replay
 from warmstart.estimators.picture_judging import validator
-from warmstart.estimators.picture_methods import Design, assemble, design_for
+from warmstart.estimators.picture_methods import ANY_CLASSES, Design, assemble, design_for
 from warmstart.models.conv4 import fastest_stage
 from warmstart.tasks.class_split import split_classes, take_classes
 from warmstart.tasks.images import Images, sampler, with_rotations
@@ -94,7 +94,7 @@ def fit_method(
     if hasattr(cfg, "outer_decay") and cfg.outer_decay == 0:
         cfg = dataclasses.replace(cfg, outer_decay=plan.steps)
     pictures = plan.tasks * way * (shot + plan.query)
-    stage = TRACED if name == "protonet" else fastest_stage(device, design.strided, plan.steps, pictures)
+    stage = TRACED if name in ANY_CLASSES else fastest_stage(device, design.strided, plan.steps, pictures)
     learner, state = assemble(name, cfg, images.shape, design, way, stage, seed)
     judged = min(way, len(validation.names))
     asked = min(VALIDATION_QUERY, plan.query)

@@ -10,12 +10,13 @@ from warmstart.baselines import protonet
 from warmstart.core import InputError, Learner, functional
 from warmstart.engine.stage import Stage
 from warmstart.estimators.methods import Method
-from warmstart.learners import gem, imaml, maml, meta_sgd, reptile
+from warmstart.learners import gem_head, imaml, maml, meta_sgd, reptile
 from warmstart.models.conv4 import Conv4
 from warmstart.models.likelihoods import multiclass
 from warmstart.models.mlp import seeded
 
 AUTO = ("protonet", "anil")  # what `auto` compares
+ANY_CLASSES = ("protonet", "gem_head")
 SMALL = 28  # grey pictures up to this side need no pooling
 LARGEST = 84  # pictures are shrunk to this side unless told otherwise
 SMALLEST_POOLED = 16  # four halvings leave one pixel
@@ -48,7 +49,7 @@ STRIDED = {
     "reptile": Method(reptile.Config(inner_lr=1e-3, inner_steps=10, test_steps=50), reptile.build, reptile.SPACE),
     "imaml": Method(imaml.Config(inner_lr=0.1), imaml.build, imaml.SPACE),
     "meta_sgd": Method(meta_sgd.Config(inner_lr=0.1), meta_sgd.build, meta_sgd.SPACE),
-    "gem_head": Method(gem.GEM_HEAD, gem.build, gem.SPACE, "head.*"),
+    "gem_head": Method(gem_head.Config(), gem_head.build, gem_head.SPACE, "head.*"),
 }
 POOLED = STRIDED | {
     "maml": SLOW,
@@ -68,8 +69,8 @@ def find(name: str, design: Design) -> Method:
 
 
 def most_classes(name: str, way: int) -> int | None:
-    """How many classes a task may have: what a head has outputs for; prototypes are as many as needed."""
-    return None if name == "protonet" else way
+    """How many classes a task may have: what a head has outputs for, or as many as needed where all are alike."""
+    return None if name in ANY_CLASSES else way
 
 
 def assemble(
@@ -86,8 +87,11 @@ def assemble(
     method = find(name, design)
     with seeded(seed):
         model = functional(Conv4(shape, way, *design), method.fast)
+    many = way if classes is None else classes
     if name == "protonet":
-        learner = method.build(model, way if classes is None else classes, cfg, stage)
+        learner = method.build(model, many, cfg, stage)
+    elif name == "gem_head":
+        learner = method.build(model, multiclass, cfg, stage, many)
     else:
         learner = method.build(model, multiclass, cfg, stage)
     return learner, learner.init(model.params)

@@ -8,8 +8,7 @@ By the gradient-EM theorem g is the gradient of the objective when the posterior
 Gaussians it is in closed form (`maths.mean_field.expected_score`), so a meta-update needs posteriors, not data:
 `local_posterior` is what a client computes, `merge_posteriors` what a server does with what it is sent.
 
-Where only the last layer is fast, the prior is over that, and the slow parameters are points. The same theorem gives
-their gradient, E_q2 grad log p(all rows | params) - E_q1 grad log p(support | params), again without the inner loop.
+`learners.gem_head` has a prior over the last layer alone, where posteriors are exact.
 
 Zou and Lu, 2020. Differs from the paper: see docs/methods/gem.md.
 """
@@ -53,6 +52,7 @@ class Config:
     natural: bool = True  # times the inverse Fisher matrix of the prior: steps in units of its own width
     inner: str = "sgd"  # momentum or adam; or newton, by `maths.newton`, which has no use for the next line and draws
     inner_lr: float = 1e-3
+    per_row: bool = False  # divide inner_lr by the weight of the rows: a step is along their mean, not their sum
     inner_steps: int = 5  # of each posterior in training
     test_steps: int = 10  # of adaptation, unless the caller says otherwise
     samples: int = 5  # draws in an inner step
@@ -65,14 +65,13 @@ class Config:
     noise: float = 0.5  # standard deviation of a row, for a squared likelihood
     sd: float = 0.1  # of the prior, at first
     head_sd: float = 0.0  # that of the last layer, where it is another
+    widths: bool = True  # learn the prior's; by an inner loop that ends before it feels the prior they would only grow
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
 
 
 GEM_BML = Config(plus=False)
 GEM_BML_PLUS = Config()
-# of the last layer alone, on features that are points
-GEM_HEAD = Config(inner="adam", inner_lr=0.1, inner_steps=10, samples=10, predictions=50, kl_weight=0.1, sd=0.3)
 
 SPACE: dict[str, list[Any]] = {
     "inner_lr": [3e-4, 1e-3, 3e-3, 0.01],
@@ -99,7 +98,7 @@ Merge: TypeAlias = Callable[[State, Posteriors], Delta]
 def local_posterior(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Local:
     """(State, stack of tasks, noise) -> Posteriors [t]: all that leaves a client."""
     check(model)
-    common = inferred(model, likelihood, cfg)[1]
+    common = inferred(model, likelihood, cfg, cfg.per_row)[1]
     from_prior, from_posterior = last(common.descend, stage), last(common.onward, stage)
 
     def call(state: State, tasks: Task, noise: Tree) -> Posteriors:
@@ -123,7 +122,9 @@ def merge_posteriors(cfg: Config = Config(), stage: Stage = PLAIN) -> Merge:
         ascent = expected_score(found.both, prior)
         if cfg.plus:
             ascent = tree_map(torch.sub, ascent, expected_score(found.support, prior))
-        return Gaussian(ascent.mean * torch.exp(2 * prior.log_sd), ascent.log_sd / 2) if cfg.natural else ascent
+        if cfg.natural:
+            ascent = Gaussian(ascent.mean * torch.exp(2 * prior.log_sd), ascent.log_sd / 2)
+        return ascent if cfg.widths else ascent._replace(log_sd=torch.zeros_like(ascent.log_sd))
 
     stacked, total = stage.stack(one), stage.run(sum_tasks)
 
@@ -151,26 +152,10 @@ def check_posteriors(state: State, found: Posteriors, name: str = "a posterior")
         raise InputError(f"version {int(state.opt.done)} of the prior in {name}", got, remedy)
 
 
-def _last_layer(model: Model) -> Model:
-    """The model as a function of what its last layer sees; that layer's parameters are all it has."""
-    fast = model.split(model.params)[0]
-    if set(fast) != {name for name in model.params if name.startswith("head.")} or "head.weight" not in fast:
-        got = ", ".join(fast)
-        raise InputError("all parameters fast, or those of the last layer `head`", got, 'use fast="head.*" or "*"')
-
-    def apply(params: Params, x: Tensor) -> Tensor:
-        return F.linear(x, params["head.weight"], params.get("head.bias"))
-
-    return Model(apply, lambda params, x: x, fast, frozenset(fast))
-
-
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     counts = {name: getattr(cfg, name) for name in ("samples", "predictions", "inner_steps", "rounds")}
-    numbers = {"noise": cfg.noise, "sd": cfg.sd, "head_sd": cfg.head_sd or cfg.sd, **counts}
-    if len(model.fast) < len(model.params):
-        return _deep(model, likelihood, cfg, stage, numbers)
-    check(model, **numbers)
-    infer, common = inferred(model, likelihood, cfg)
+    check(model, noise=cfg.noise, sd=cfg.sd, head_sd=cfg.head_sd or cfg.sd, **counts)
+    infer, common = inferred(model, likelihood, cfg, cfg.per_row)
     out = outer(cfg.outer_lr, cfg.outer_decay)
     local, merge = local_posterior(model, likelihood, cfg, stage), merge_posteriors(cfg, stage)
     judged = stage.stack(_judge(infer))
@@ -198,71 +183,3 @@ def _judge(infer: Inference) -> Callable[[Gaussian, Gaussian, Batch, Batch, Tree
 def _noise(model: Model, infer: Inference, cfg: Config) -> Noise:
     train = {part: infer.noise(min(cfg.inner_steps, cfg.rounds), cfg.samples) for part in ("support", "query")}
     return asked(model, infer, cfg.samples, cfg.predictions, train)
-
-
-def _deep(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage, numbers: Mapping[str, float]) -> Learner:
-    """A prior over the last layer, and slow parameters that are points: theta has them under `slow`.
-
-    Support and query rows are encoded apart, as a new task's are.
-    """
-    own = _last_layer(model)
-    check(own, **numbers)
-    infer, common = inferred(own, likelihood, cfg)
-    out = outer(cfg.outer_lr, cfg.outer_decay)
-    local, merge = local_posterior(own, likelihood, cfg, stage), merge_posteriors(cfg, stage)
-
-    def init(params: Params) -> State:
-        fast, slow = model.split(params)
-        return out.init({**first_prior(out, cfg.sd, cfg.head_sd)(fast).theta, "slow": slow})
-
-    def seen(slow: Params, x: Tree) -> Tensor:
-        return model.features(slow, x)
-
-    def encoded(state: State, batch: Batch) -> Batch:
-        """A task that never had rows has no x at all."""
-        return batch._replace(x=seen(state.theta["slow"], batch.x)) if leaves(batch.x) else batch
-
-    def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
-        return common.step(state, inner, encoded(state, batch), noise)
-
-    def finish(state: State, inner: Inner, batch: Batch) -> Any:
-        return common.finish(state, inner, encoded(state, batch))
-
-    def predict(state: State, adapted: Any, x: Tree, noise: Tree) -> Prediction:
-        return common.predict(state, adapted, seen(state.theta["slow"], x), noise)
-
-    def worth(x: tuple[Tensor, Tensor], prior: Gaussian, found: Posteriors, task: Task, noise: Tree) -> Tensor:
-        """E_q2 log p(all rows) - E_q1 log p(support), of rows that are encoded as x; the posteriors stay."""
-        parts = task.support._replace(x=x[0]), task.query._replace(x=x[1])
-        known, rows = (_joined(*pair) for pair in ((task.support, task.query), parts))
-        value = infer.expect(found.both, prior, known, rows, noise)
-        return value - infer.expect(found.support, prior, task.support, parts[0], noise) if cfg.plus else value
-
-    def slope(prior: Gaussian, found: Posteriors, task: Task, noise: Tree) -> tuple[Tensor, Tensor]:
-        slopes: tuple[Tensor, Tensor] = grad(worth)((task.support.x, task.query.x), prior, found, task, noise)
-        return slopes
-
-    encode = stage.differentiate(lambda slow, nothing, x: seen(slow, x))
-    slopes, judged = stage.stack(slope), stage.stack(_judge(infer))
-
-    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Told]:
-        prior, slow = prior_of(state.theta), state.theta["slow"]
-        nothing = tasks.support.w.new_zeros(len(tasks.key))
-        support, back = encode.forward(slow, nothing, tasks.support.x)
-        query, back_query = encode.forward(slow, nothing, tasks.query.x)
-        tasks = tasks._replace(support=tasks.support._replace(x=support), query=tasks.query._replace(x=query))
-        found = local(state, tasks, noise)
-        drawn = take(noise["query"], (slice(None), 0))
-        value = judged(prior, found.support, tasks.support, tasks.query, drawn).sum(0)
-        of_support, of_query = slopes(prior, found, tasks, drawn)
-        ascent = add(encode.backward(back, of_support)[0], encode.backward(back_query, of_query)[0])
-        grads = {**merge(state, found).grad, "slow": tree_map(torch.neg, ascent)}
-        return Delta(grads), told(value, found.support, found.both)
-
-    noise = _noise(own, infer, cfg)
-    return Learner(init, common.start, step, finish, predict, meta_grad, out.update, cfg.test_steps, noise)
-
-
-def _joined(support: Batch, query: Batch) -> Batch:
-    rows: Batch = tree_map(lambda s, q: torch.cat([s, q]), support, query)
-    return rows

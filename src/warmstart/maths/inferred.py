@@ -27,11 +27,14 @@ class Settings(Protocol):
     def noise(self) -> float: ...
 
 
-def inferred(model: Model, likelihood: Likelihood, cfg: Settings) -> tuple[Inference, Prior]:
+def inferred(
+    model: Model, likelihood: Likelihood, cfg: Settings, per_row: bool = False
+) -> tuple[Inference, Prior]:
     """Inference on one task, and what a learner of such a prior takes from it."""
     if cfg.inner == "newton":
         infer = newton(model, likelihood, cfg.noise, cfg.kl_weight)
         common = learned_prior(model, likelihood, infer, rate=1.0, noise=cfg.noise, unrolled=False)
         return infer, linearised(common, model, likelihood, cfg.noise, cfg.kl_weight)
-    infer = inference(expectation(model, likelihood, cfg.noise, cfg.estimator), named(cfg.inner), cfg.kl_weight)
+    expected = expectation(model, likelihood, cfg.noise, cfg.estimator)
+    infer = inference(expected, named(cfg.inner), cfg.kl_weight, per_row)
     return infer, learned_prior(model, likelihood, infer, rate=cfg.inner_lr, noise=cfg.noise, unrolled=False)

@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.func import grad
 
 from warmstart.core import Batch, Tree
+from warmstart.core.trees import tree_map
 from warmstart.maths.expectation import Expectation
 from warmstart.maths.mean_field import Gaussian, bounded, kl
 from warmstart.maths.optim import Optimiser
@@ -34,7 +36,11 @@ class Inference(NamedTuple):
     expect: Callable[[Gaussian, Gaussian, Batch, Batch, Tree], Tensor]
 
 
-def inference(expected: Expectation, optimiser: Optimiser, kl_weight: float = 1.0) -> Inference:
+def inference(
+    expected: Expectation, optimiser: Optimiser, kl_weight: float = 1.0, per_row: bool = False
+) -> Inference:
+    """With `per_row` a step is along the bound divided by the weight of the rows."""
+
     def bound(q: Gaussian, anchor: Gaussian, batch: Batch, noise: Tree) -> Tensor:
         return kl_weight * kl(q, anchor) - expected.value(q, batch, noise)
 
@@ -43,6 +49,9 @@ def inference(expected: Expectation, optimiser: Optimiser, kl_weight: float = 1.
 
     def step(anchor: Gaussian, inner: Inner, batch: Batch, noise: Tree, rate: Any) -> Inner:
         slope: Gaussian = grad(bound)(inner.q, anchor, batch, noise)
+        if per_row:
+            weight = (batch.w * batch.mask).sum()
+            slope = tree_map(lambda leaf: leaf / torch.where(weight > 0, weight, 1.0), slope)
         q, opt = optimiser.update(inner.q, slope, inner.opt, rate)
         return Inner(bounded(q), opt)
 

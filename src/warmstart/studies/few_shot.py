@@ -19,7 +19,7 @@ from warmstart.engine.device import choose_device, fast_products
 from warmstart.engine.loop import Diverged, Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
-from warmstart.learners import abml, gem, imaml, maml, meta_sgd, reptile, scratch
+from warmstart.learners import abml, gem, gem_head, imaml, maml, meta_sgd, reptile, scratch
 from warmstart.metrics.calibration import expected_calibration_error, maximum_calibration_error, reliability
 from warmstart.metrics.errors import accuracy, log_loss
 from warmstart.models.conv4 import Conv4, fastest_stage
@@ -124,7 +124,7 @@ def entries(paper: Mapping[str, Callable[[Setting], Any]]) -> dict[str, Entry]:
         "anil": maml.build,
         "abml": abml.build,
         "gem_bml_plus": gem.build,
-        "gem_head": gem.build,
+        "gem_head": gem_head.build,
         "protonet": protonet.build,
     }
     fast = dict.fromkeys(("anil", "gem_head"), "head.*")

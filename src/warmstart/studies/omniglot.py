@@ -13,7 +13,7 @@ from typing import Any
 
 from warmstart.baselines import protonet
 from warmstart.engine.loop import Report
-from warmstart.learners import gem, imaml, maml, meta_sgd, reptile, scratch
+from warmstart.learners import gem, gem_head, imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
 from warmstart.studies.few_shot import (
     GAUSSIAN,
@@ -24,7 +24,6 @@ from warmstart.studies.few_shot import (
     Setting,
     Size,
     entries,
-    of_sums,
     run_study,
 )
 from warmstart.tasks.class_split import take_classes
@@ -80,8 +79,8 @@ LEARNERS = entries(
         ),
         "meta_sgd": lambda at: meta_sgd.Config(inner_lr=0.1, inner_steps=1 if at.way <= 5 else 3),
         "anil": lambda at: maml.Config(inner_lr=1.0, inner_steps=3, test_steps=3),
-        "gem_bml_plus": lambda at: gem.Config(**of_sums(_descent(at.way), at), **GAUSSIAN),
-        "gem_head": lambda at: gem.GEM_HEAD,
+        "gem_bml_plus": lambda at: gem.Config(**_descent(at.way), **GAUSSIAN, per_row=True, widths=False),
+        "gem_head": lambda at: gem_head.Config(),
         "protonet": lambda at: protonet.Config(),
     }
 )

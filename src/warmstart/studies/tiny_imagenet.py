@@ -11,7 +11,7 @@ from typing import Any
 
 from warmstart.baselines import protonet
 from warmstart.engine.loop import Report
-from warmstart.learners import abml, gem, imaml, maml, meta_sgd, reptile, scratch
+from warmstart.learners import abml, gem, gem_head, imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
 from warmstart.studies.few_shot import (
     GAUSSIAN,
@@ -58,8 +58,8 @@ LEARNERS = entries(
         "meta_sgd": lambda at: meta_sgd.Config(inner_lr=0.01, inner_steps=1),
         "anil": lambda at: maml.Config(inner_lr=0.1, inner_steps=5, test_steps=10),
         "abml": lambda at: abml.Config(**of_sums(DESCENT, at), **GAUSSIAN),
-        "gem_bml_plus": lambda at: gem.Config(**of_sums(DESCENT, at), **GAUSSIAN),
-        "gem_head": lambda at: gem.GEM_HEAD,
+        "gem_bml_plus": lambda at: gem.Config(**DESCENT, **GAUSSIAN, per_row=True, widths=False),
+        "gem_head": lambda at: gem_head.Config(),
         "protonet": lambda at: protonet.Config(),
     }
 )
@@ -78,7 +78,7 @@ SIZES = {
     "full": Size(
         ALL,
         (Setting(5, 1), Setting(5, 5)),
-        Plan(steps=60_000, every=1000, patience=15),
+        Plan(steps=20_000, every=1000, patience=15),
         tests=1000,
         looks=200,
         query=15,

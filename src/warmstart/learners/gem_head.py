@@ -1,0 +1,203 @@
+"""GEM-BML+ of the last layer alone, where posteriors are exact: deep features, and a Gaussian over what is put on them.
+
+    y = w_t . f(x) + e,    e ~ N(0, noise),    w_t ~ N(m, diag s^2)
+    GEM-BML,  the marginal likelihood of all rows:          log p(y_support, y_query)
+    GEM-BML+, the likelihood of query rows given support:   log p(y_query | y_support)
+
+The gradient-EM theorem gives the gradient of either as a difference of expectations under two posteriors. Here both are
+in closed form, and so is the objective, so it is differentiated as it stands: features, prior and noise together.
+
+A class is regressed on as a corner of a simplex, one w for each of its axes, all from the same prior with m = 0: classes
+are exchangeable, and a task may have other ones than those in training. A new row is one of the corners, so
+
+    p(class c | x) ~ N(corner c; mean(x), variance(x))^heat = exp(heat corner_c . mean(x) / variance(x))
+
+and the heat, at first 1, is learned by the log loss of query rows, which nothing else is.
+
+Zou and Lu, 2020 (the objectives); Harrison, Sharma and Pavone, 2018 (features through the closed form). Differs from
+the paper: see docs/methods/gem_head.md.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import grad_and_value
+
+from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Prediction, Task, Tree
+from warmstart.core.trees import leaves, tree_map
+from warmstart.engine.stage import PLAIN, Stage, over_tasks
+from warmstart.maths.gaussian import Evidence, log_evidence, nothing, observe, posterior
+from warmstart.maths.outer import Delta, Info, State, outer
+
+FLOOR = 1e-5  # least noise variance: targets are of order one, and float32 must hold 1 / noise
+
+
+@dataclass(frozen=True)
+class Config:
+    plus: bool = True  # the likelihood of the query given the support; False: the marginal likelihood of all rows
+    spread: float = 1.0  # standard deviation, at first, of w_t . f(x) over tasks, for features of order one
+    noise: float = 0.4  # that of e, at first
+    outer_lr: float = 1e-3
+    outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
+    weight_decay: float = 0.0
+
+
+SPACE: dict[str, list[Any]] = {
+    "plus": [True, False],
+    "outer_lr": [3e-4, 1e-3, 3e-3],
+    "weight_decay": [0.0, 1e-3, 1e-2],
+}
+
+
+class Inner(NamedTuple):
+    seen: Evidence
+    count: Tensor  # [classes] rows of each
+
+
+class Adapted(NamedTuple):
+    mean: Tensor  # [d, axes] of (w - m) / s
+    root: Tensor  # [d, d]: root' root is its covariance, for every axis
+    shown: Tensor  # [classes] whether a class showed a row
+
+
+def build(
+    model: Model,
+    likelihood: Likelihood,
+    cfg: Config = Config(),
+    stage: Stage = PLAIN,
+    classes: int | None = None,
+) -> Learner:
+    """`model.features` gives f, and a constant is added. A task may have up to `classes`, else those of the head."""
+    if "head.weight" not in model.params:
+        found = ", ".join(model.params) or "no parameters"
+        raise InputError("a network whose last linear layer is named `head`", found, "name it so")
+    if min(cfg.spread, cfg.noise) <= 0:
+        raise InputError("a positive spread and noise", f"{cfg.spread} and {cfg.noise}", "pass numbers above 0")
+    outputs, width = model.params["head.weight"].shape
+    many = likelihood.name == "multiclass"
+    ways = (classes or outputs) if many else 1
+    out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
+
+    def init(params: Params) -> State:
+        like = next(iter(params.values()))
+        constants = {"log_noise": math.log(cfg.noise), "log_heat": 0.0}
+        theta: dict[str, Tree] = {
+            "features": {name: value for name, value in params.items() if not name.startswith("head.")},
+            "log_sd": like.new_full((width + 1,), math.log(cfg.spread / math.sqrt(width + 1))),
+            **{name: like.new_tensor(value) for name, value in constants.items()},
+        }
+        return out.init(theta if many else {**theta, "mean": like.new_zeros(width + 1)})
+
+    def features(theta: Tree, x: Tree) -> Tensor:
+        f = model.features(theta["features"], x)
+        return torch.cat([f, torch.ones_like(f[..., :1])], -1)
+
+    def noise(theta: Tree) -> Tensor:
+        variance: Tensor = FLOOR + (2 * theta["log_noise"]).exp()
+        return variance
+
+    def expected(theta: Tree, f: Tensor) -> Tensor:
+        """[n, axes] before any row was seen."""
+        return f.new_zeros(len(f), ways - 1) if many else (f @ theta["mean"]).unsqueeze(-1)
+
+    def residuals(theta: Tree, f: Tensor, batch: Batch) -> Tensor:
+        if many:
+            return _of_class(batch.y, ways).to(f.dtype) @ corners(ways, f) - expected(theta, f)
+        y = 2 * batch.y - 1 if likelihood.name == "binary" else batch.y
+        return y.unsqueeze(-1) - expected(theta, f)
+
+    def begin(theta: Tree) -> Inner:
+        like = theta["log_sd"]
+        return Inner(nothing(width + 1, ways - 1 if many else 1, like), like.new_zeros(ways))
+
+    def condition(theta: Tree, inner: Inner, f: Tensor, batch: Batch) -> Inner:
+        weight = batch.w * batch.mask
+        seen = observe(inner.seen, f * theta["log_sd"].exp(), residuals(theta, f, batch), weight, noise(theta))
+        rows = _of_class(batch.y, ways).to(f.dtype) if many else f.new_zeros(len(f), ways)
+        return Inner(seen, inner.count + weight @ rows)
+
+    def settle(inner: Inner) -> Adapted:
+        found = posterior(inner.seen)
+        return Adapted(found.mean, found.root, inner.count > 0)
+
+    def told(theta: Tree, adapted: Adapted, f: Tensor) -> tuple[Tensor, Tensor]:
+        """Means [n, axes] and variances [n] of new rows."""
+        g = f * theta["log_sd"].exp()
+        return expected(theta, f) + g @ adapted.mean, ((g @ adapted.root.mT) ** 2).sum(-1) + noise(theta)
+
+    def outputs_of(theta: Tree, adapted: Adapted, f: Tensor) -> Tensor:
+        """What the likelihood takes for these rows, [n, outputs]: of classes, log probabilities and a constant."""
+        mean, variance = told(theta, adapted, f)
+        sure = theta["log_heat"].exp() / variance.unsqueeze(-1)
+        if not many:
+            return 2 * sure * mean
+        allowed = adapted.shown | ~adapted.shown.any()
+        return torch.where(allowed, sure * (mean @ corners(ways, f).mT), -torch.inf)
+
+    def start(state: State, descriptor: Tree) -> Inner:
+        return begin(state.theta)
+
+    def step(state: State, inner: Inner, batch: Batch, noise_: Tree) -> Inner:
+        if not leaves(batch.x):  # a task that never had rows
+            return inner
+        return condition(state.theta, inner, features(state.theta, batch.x), batch)
+
+    def finish(state: State, inner: Inner, batch: Batch) -> Adapted:
+        return settle(inner)
+
+    def predict(state: State, adapted: Adapted, x: Tree, noise_: Tree) -> Prediction:
+        f = features(state.theta, x)
+        if likelihood.name == "squared":
+            mean, variance = told(state.theta, adapted, f)
+            return Prediction(mean.squeeze(-1), variance)
+        p = likelihood.mean(outputs_of(state.theta, adapted, f))
+        return Prediction(p) if many else Prediction(p, p * (1 - p))
+
+    def judge(theta: Tree, support: Batch, query: Batch) -> tuple[Tensor, Tensor]:
+        """Minus the log likelihood of a row, and the log loss of a query row, as the heat alone sees it."""
+        parts = [(features(theta, batch.x), batch) for batch in (support, query)]  # apart, as a new task's are
+        lines = [
+            (f * theta["log_sd"].exp(), residuals(theta, f, batch), batch.w * batch.mask) for f, batch in parts
+        ]
+        together = [torch.cat(pair) for pair in zip(*lines, strict=True)]
+        value, weight = log_evidence(*together, noise(theta)).sum(), together[2].sum()
+        if cfg.plus:
+            value, weight = value - log_evidence(*lines[0], noise(theta)).sum(), lines[1][2].sum()
+        objective = -value / torch.where(weight > 0, weight, 1.0)
+        if likelihood.name == "squared":
+            return objective, torch.zeros_like(objective)
+        still = {name: part if name == "log_heat" else tree_map(Tensor.detach, part) for name, part in theta.items()}
+        known = settle(condition(still, begin(still), parts[0][0].detach(), support))
+        rows = likelihood.loss(outputs_of(still, known, parts[1][0].detach()), query.y)
+        counted = lines[1][2] * torch.isfinite(rows)  # one of a class that the support does not show teaches nothing
+        loss = (torch.where(counted > 0, rows, 0.0) * counted).sum() / torch.where(counted.sum() > 0, counted.sum(), 1.0)
+        return objective, loss
+
+    def together(theta: Tree, support: Batch, query: Batch) -> tuple[Tensor, Tensor]:
+        objective, loss = over_tasks(judge)(theta, support, query)
+        return (objective + loss).sum(), objective.sum()
+
+    joint = stage.run(grad_and_value(together, has_aux=True))
+
+    def meta_grad(state: State, tasks: Task, noise_: Tree) -> tuple[Delta, Info]:
+        grads, (_, value) = joint(state.theta, tasks.support, tasks.query)
+        return Delta(grads), Info(value)
+
+    return Learner(init, start, step, finish, predict, meta_grad, out.update)
+
+
+def _of_class(y: Tensor, classes: int) -> Tensor:
+    """[n, classes] whether a row is of a class; F.one_hot fails under vmap."""
+    return y.long().unsqueeze(-1) == torch.arange(classes, device=y.device)
+
+
+def corners(classes: int, like: Tensor) -> Tensor:
+    """[classes, classes - 1]: the corners of a regular simplex around 0, with a mean square of 1 along every axis."""
+    i = torch.arange(classes, device=like.device, dtype=like.dtype).unsqueeze(1)
+    j = i[1:].squeeze(1)
+    return ((i < j).to(like.dtype) - j * (i == j)) * (classes / (j * (j + 1))).sqrt()
