@@ -2,9 +2,9 @@
 
     y = w_t . f(x) + e,    e ~ N(0, noise),    w_t ~ N(m, diag s^2)
     GEM-BML,  the marginal likelihood of all rows:          log p(y_support, y_query)
-    GEM-BML+, the likelihood of query rows given support:   log p(y_query | y_support)
+    GEM-BML+, the likelihood of query rows given support:   log p(y_query | y_support), or the sum of log p(y_i | y_support)
 
-The gradient-EM theorem gives the gradient of either as a difference of expectations under two posteriors. Here both are
+The gradient-EM theorem gives the gradient of each as a difference of expectations under two posteriors. Here both are
 in closed form, and so is the objective, so it is differentiated as it stands: features, prior and noise together.
 
 A class is regressed on as a corner of a simplex, one w for each of its axes, all from the same prior with m = 0: classes
@@ -12,7 +12,8 @@ are exchangeable, and a task may have other ones than those in training. A new r
 
     p(class c | x) ~ N(corner c; mean(x), variance(x))^heat = exp(heat corner_c . mean(x) / variance(x))
 
-and the heat, at first 1, is learned by the log loss of query rows, which nothing else is.
+which is the likelihood of a class where rows are judged one by one. Where they are judged together that is the density
+of the corners, and the heat is learned apart, by the log loss of query rows.
 
 Zou and Lu, 2020 (the objectives); Harrison, Sharma and Pavone, 2018 (features through the closed form). Differs from
 the paper: see docs/methods/gem_head.md.
@@ -34,12 +35,13 @@ from warmstart.engine.stage import PLAIN, Stage, over_tasks
 from warmstart.maths.gaussian import Evidence, log_evidence, nothing, observe, posterior
 from warmstart.maths.outer import Delta, Info, State, outer
 
-FLOOR = 1e-5  # least noise variance: targets are of order one, and float32 must hold 1 / noise
+OBJECTIVES = ("each", "query", "all")
+LEAST = {"squared": 1e-5, "binary": 1e-3, "multiclass": 1e-3}  # noise variance: float32 must hold 1 / noise
 
 
 @dataclass(frozen=True)
 class Config:
-    plus: bool = True  # the likelihood of the query given the support; False: the marginal likelihood of all rows
+    objective: str = "each"  # the likelihood of query rows given the support, one by one; query: together; all: all rows
     spread: float = 1.0  # standard deviation, at first, of w_t . f(x) over tasks, for features of order one
     noise: float = 0.4  # that of e, at first
     outer_lr: float = 1e-3
@@ -48,7 +50,7 @@ class Config:
 
 
 SPACE: dict[str, list[Any]] = {
-    "plus": [True, False],
+    "objective": ["each", "query", "all"],
     "outer_lr": [3e-4, 1e-3, 3e-3],
     "weight_decay": [0.0, 1e-3, 1e-2],
 }
@@ -76,6 +78,8 @@ def build(
     if "head.weight" not in model.params:
         found = ", ".join(model.params) or "no parameters"
         raise InputError("a network whose last linear layer is named `head`", found, "name it so")
+    if cfg.objective not in OBJECTIVES:
+        raise InputError(f"an objective among {', '.join(OBJECTIVES)}", repr(cfg.objective), "use one of these names")
     if min(cfg.spread, cfg.noise) <= 0:
         raise InputError("a positive spread and noise", f"{cfg.spread} and {cfg.noise}", "pass numbers above 0")
     outputs, width = model.params["head.weight"].shape
@@ -98,18 +102,21 @@ def build(
         return torch.cat([f, torch.ones_like(f[..., :1])], -1)
 
     def noise(theta: Tree) -> Tensor:
-        variance: Tensor = FLOOR + (2 * theta["log_noise"]).exp()
+        variance: Tensor = LEAST[likelihood.name] + (2 * theta["log_noise"]).exp()
         return variance
 
     def expected(theta: Tree, f: Tensor) -> Tensor:
         """[n, axes] before any row was seen."""
         return f.new_zeros(len(f), ways - 1) if many else (f @ theta["mean"]).unsqueeze(-1)
 
-    def residuals(theta: Tree, f: Tensor, batch: Batch) -> Tensor:
+    def targets(y: Tensor, like: Tensor) -> Tensor:
+        """[n, axes] the numbers to regress on."""
         if many:
-            return _of_class(batch.y, ways).to(f.dtype) @ corners(ways, f) - expected(theta, f)
-        y = 2 * batch.y - 1 if likelihood.name == "binary" else batch.y
-        return y.unsqueeze(-1) - expected(theta, f)
+            return _of_class(y, ways).to(like.dtype) @ corners(ways, like)
+        return (2 * y - 1 if likelihood.name == "binary" else y).unsqueeze(-1)
+
+    def residuals(theta: Tree, f: Tensor, batch: Batch) -> Tensor:
+        return targets(batch.y, f) - expected(theta, f)
 
     def begin(theta: Tree) -> Inner:
         like = theta["log_sd"]
@@ -159,24 +166,40 @@ def build(
         return Prediction(p) if many else Prediction(p, p * (1 - p))
 
     def judge(theta: Tree, support: Batch, query: Batch) -> tuple[Tensor, Tensor]:
-        """Minus the log likelihood of a row, and the log loss of a query row, as the heat alone sees it."""
-        parts = [(features(theta, batch.x), batch) for batch in (support, query)]  # apart, as a new task's are
-        lines = [
-            (f * theta["log_sd"].exp(), residuals(theta, f, batch), batch.w * batch.mask) for f, batch in parts
-        ]
-        together = [torch.cat(pair) for pair in zip(*lines, strict=True)]
-        value, weight = log_evidence(*together, noise(theta)).sum(), together[2].sum()
-        if cfg.plus:
-            value, weight = value - log_evidence(*lines[0], noise(theta)).sum(), lines[1][2].sum()
+        """Minus the log likelihood of a row, and what the heat learns by where that does not depend on it."""
+        shown, asked = (features(theta, batch.x) for batch in (support, query))  # apart, as a new task's are
+        if cfg.objective == "each":
+            return one_by_one(theta, shown, asked, support, query), theta["log_heat"].new_zeros(())
+        value, weight = jointly(theta, (shown, asked), (support, query))
         objective = -value / torch.where(weight > 0, weight, 1.0)
         if likelihood.name == "squared":
             return objective, torch.zeros_like(objective)
         still = {name: part if name == "log_heat" else tree_map(Tensor.detach, part) for name, part in theta.items()}
-        known = settle(condition(still, begin(still), parts[0][0].detach(), support))
-        rows = likelihood.loss(outputs_of(still, known, parts[1][0].detach()), query.y)
-        counted = lines[1][2] * torch.isfinite(rows)  # one of a class that the support does not show teaches nothing
-        loss = (torch.where(counted > 0, rows, 0.0) * counted).sum() / torch.where(counted.sum() > 0, counted.sum(), 1.0)
-        return objective, loss
+        return objective, one_by_one(still, shown.detach(), asked.detach(), support, query)
+
+    def one_by_one(theta: Tree, shown: Tensor, asked: Tensor, support: Batch, query: Batch) -> Tensor:
+        """Minus the mean log likelihood of query rows, each given the support alone."""
+        known, weight = settle(condition(theta, begin(theta), shown, support)), query.w * query.mask
+        if likelihood.name == "squared":
+            mean, variance = told(theta, known, asked)
+            rows = 0.5 * ((query.y - mean.squeeze(-1)) ** 2 / variance + torch.log(2 * math.pi * variance))
+        else:
+            rows = likelihood.loss(outputs_of(theta, known, asked), query.y)
+        weight = weight * (rows != torch.inf)  # a row of a class that the support does not show teaches nothing
+        total = weight.sum()
+        return (torch.where(weight > 0, rows, 0.0) * weight).sum() / torch.where(total > 0, total, 1.0)
+
+    def jointly(theta: Tree, encoded: tuple[Tensor, Tensor], parts: tuple[Batch, Batch]) -> tuple[Tensor, Tensor]:
+        """The log likelihood of all rows together, or of the query rows given the support, and their weight."""
+        lines = [
+            (f * theta["log_sd"].exp(), residuals(theta, f, batch), batch.w * batch.mask)
+            for f, batch in zip(encoded, parts, strict=True)
+        ]
+        both = [torch.cat(pair) for pair in zip(*lines, strict=True)]
+        value, weight = log_evidence(*both, noise(theta)).sum(), both[2].sum()
+        if cfg.objective == "all":
+            return value, weight
+        return value - log_evidence(*lines[0], noise(theta)).sum(), lines[1][2].sum()
 
     def together(theta: Tree, support: Batch, query: Batch) -> tuple[Tensor, Tensor]:
         objective, loss = over_tasks(judge)(theta, support, query)
