@@ -11,7 +11,7 @@ from warmstart import studies
 from warmstart.cli.modules import runnable
 from warmstart.report import Results, Row, Table, load, markdown, plain, table
 from warmstart.report.tables import NOT_RUN
-from warmstart.studies import cost, omniglot, tiny_imagenet
+from warmstart.studies import cost, inner_steps, omniglot, tiny_imagenet
 
 PAGES = {
     "scratch": ["scratch"],
@@ -111,7 +111,12 @@ STUDIES_OF = {  # of pages whose methods have namesakes in other studies; the ot
     "meta_model": FUSION,
     "adapters": ["fusion_adapters"],
 }
-EXPECTED = {"omniglot": omniglot.ALL, "tiny_imagenet": tiny_imagenet.ALL, "cost": cost.ENTRIES}  # rows, run or not
+EXPECTED = {  # rows, run or not
+    "omniglot": omniglot.ALL,
+    "tiny_imagenet": tiny_imagenet.ALL,
+    "cost": cost.ENTRIES,
+    "inner_steps": inner_steps.ENTRIES,
+}
 PEERS = {"cold_ratings": ["bias", "stack of baselines", "preference_bayes"]}  # beside the methods of any page
 PAPER = "paper "
 TRIAL = "trial"  # the setting that tells a trial of a search from a score

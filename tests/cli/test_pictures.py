@@ -200,7 +200,7 @@ def test_adapt_refuses_other_folders(cli, gallery, here):
     refused(cli(*line, "query", "--level", "0.5", "-k", "1"), "-k, --level")
     refused(cli(*line, "query", "-o", "query/0.png/out"), "write the folder")
     draw(here / "support" / "fourth", 1.0, 1, 99)
-    refused(cli("adapt", gallery / "head", *line[2:], "query"), "at most 3 classes", "4", "protonet")
+    refused(cli("adapt", gallery / "head", *line[2:], "query"), "at most 3 classes", "4", "gem_head")
     assert cli(*line, "query", "--quiet").code == 0
     shutil.rmtree(here / "support" / "flat")
     shutil.rmtree(here / "support" / "up")
@@ -285,6 +285,6 @@ def test_export_writes_a_file_that_says_what_adapt_says(cli, here):
 def test_fit_tunes_compares_and_turns(cli, here):
     line = ("fit", "data", "--images", "--way", "3", *FAST, "--steps", "4", "--every", "4")
     done = cli(*line, "--method", "auto", "--trials", "2", "--rotations", "-o", "tuned")
-    assert done.code == 0 and re.search(r"anil +│ +2 │", done.out) and re.search(r"protonet +│ +2 │", done.out)
+    assert done.code == 0 and re.search(r"gem_head +│ +2 │", done.out) and re.search(r"protonet +│ +2 │", done.out)
     assert json.loads((here / "tuned" / "config.json").read_text())["rotations"] is True
     refused(cli("fit", "rows.csv", "--rotations", "-o", "x"), "--rotations")

@@ -10,9 +10,7 @@ from torch.distributions import MultivariateNormal
 
 from warmstart.core import InputError, functional, make_batch, make_task
 from warmstart.core.trees import leaves, pack, take, tree_map, unpack
-from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator, train_noise
-from warmstart.engine.stage import PLAIN, TRACED
 from warmstart.learners import gem, reptile
 from warmstart.learners.gem import Config, Posteriors, check_posteriors, local_posterior, merge_posteriors
 from warmstart.maths.mean_field import LEAST, MOST, Gaussian
@@ -122,6 +120,41 @@ def test_one_gauss_newton_step_gives_the_exact_gradient_of_any_linear_model(plus
     slopes = torch.func.grad(objective(plus, task), argnums=(0, 1))(mean, log_sd)
     for part, slope in zip(("mean", "log_sd"), slopes, strict=True):
         torch.testing.assert_close(-delta.grad[part], slope, rtol=1e-8, atol=1e-10)
+
+
+def test_a_step_along_the_mean_is_one_of_a_shorter_rate():
+    """For rows of one weight; support and query have different numbers of them."""
+    model, mean, log_sd = linear()
+    task = tasks()
+    of_support, of_query = (batch.w.sum(1)[0].item() for batch in (task.support, task.query))
+
+    def found(**settings):
+        cfg = Config(noise=NOISE, inner_steps=1, samples=2, kl_weight=0.7, **settings)
+        learner = gem.build(model, squared, cfg)
+        state = learner.init(model.params)._replace(theta={"mean": mean, "log_sd": log_sd})
+        return local_posterior(model, squared, cfg)(state, task, train_noise(learner.noise, TASKS, generator(0)))
+
+    along = found(inner_lr=0.05, per_row=True)
+    torch.testing.assert_close(along.support, found(inner_lr=0.05 / of_support).support)
+    joint = found(inner_lr=0.05, per_row=True, joint=True).both
+    torch.testing.assert_close(joint, found(inner_lr=0.05 / (of_support + of_query), joint=True).both)
+
+
+def test_widths_may_stay_while_means_move():
+    model, mean, log_sd = linear()
+    cfg = Config(noise=NOISE, samples=2)
+
+    def slopes(cfg):
+        learner = gem.build(model, squared, cfg)
+        state = learner.init(model.params)._replace(theta={"mean": mean, "log_sd": log_sd})
+        return learner.meta_grad(state, tasks(), train_noise(learner.noise, TASKS, generator(0)))[0].grad
+
+    torch.manual_seed(0)
+    moving = slopes(cfg)
+    torch.manual_seed(0)
+    still = slopes(replace(cfg, widths=False))
+    torch.testing.assert_close(still["mean"], moving["mean"])
+    assert (still["log_sd"] == 0).all() and moving["log_sd"].abs().min() > 0
 
 
 def test_the_last_layer_may_begin_wider():

@@ -190,7 +190,9 @@ def test_one_by_one_the_objective_is_the_log_loss_of_what_is_predicted(likelihoo
             theta = dict(state.theta)
             if len(path) == 1:
                 return loss({**theta, path[0]: theta[path[0]] + step * along})
-            return loss({**theta, "features": {**theta["features"], path[1]: theta["features"][path[1]] + step * along}})
+            return loss(
+                {**theta, "features": {**theta["features"], path[1]: theta["features"][path[1]] + step * along}}
+            )
 
         found = delta.grad[path[0]] if len(path) == 1 else delta.grad["features"][path[1]]
         slope = float(at(1e-5) - at(-1e-5)) / 2e-5
@@ -230,7 +232,7 @@ def test_classes_are_exchangeable_and_may_be_more_than_the_head_has():
 
 
 def test_a_class_without_a_row_has_no_chance_and_without_rows_all_have_the_same():
-    model, learner, state, task = drawn(multiclass)
+    _, learner, state, task = drawn(multiclass)
     few = task._replace(support=task.support._replace(y=task.support.y.clamp(max=2)))
     said = predict_stack(learner, state, few).mean
     assert said[..., 3].max() == 0 and said[..., :3].min() > 0

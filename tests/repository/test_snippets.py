@@ -29,6 +29,7 @@ OWN = (
     "nearest_centroid",
     "linear_head",
     "protonet",
+    "gem_head",
     "preference_bayes",
     "task_model",
     "model_fusion",
@@ -70,8 +71,9 @@ def test_method_pages_build_learners_that_adapt(page):
         assert error(learner, state, x[0], y[0], learner.steps) < error(learner, state, x[0], y[0], 0)
 
 
-def test_the_page_of_prototypical_networks_builds_a_learner_of_pictures():
-    (snippet,) = blocks("docs/methods/protonet.md")
+@pytest.mark.parametrize("page", ["protonet", "gem_head"])
+def test_pages_of_learners_of_pictures_build_one_that_tells_classes_apart(page):
+    (snippet,) = blocks(f"docs/methods/{page}.md")
     names = {}
     with seeded(0):
         exec(snippet, names)

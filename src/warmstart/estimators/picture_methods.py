@@ -15,7 +15,7 @@ from warmstart.models.conv4 import Conv4
 from warmstart.models.likelihoods import multiclass
 from warmstart.models.mlp import seeded
 
-AUTO = ("protonet", "anil")  # what `auto` compares
+AUTO = ("protonet", "gem_head")  # what `auto` compares
 ANY_CLASSES = ("protonet", "gem_head")
 SMALL = 28  # grey pictures up to this side need no pooling
 LARGEST = 84  # pictures are shrunk to this side unless told otherwise

@@ -184,7 +184,7 @@ def adapt_pictures(trained: TrainedPictures, support: Images, device: torch.devi
         raise InputError(
             f"at most {most} classes in the support of this {trained.name} model",
             f"{count}",
-            f"leave some out, or fit with --way {count} or --method protonet",
+            f"leave some out, or fit with --way {count} or --method gem_head",
         )
     if int(support.lengths.min()) < 1:
         empty = support.names[int(support.lengths.argmin())]

@@ -15,17 +15,15 @@ Zou and Lu, 2020. Differs from the paper: see docs/methods/gem.md.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad
 
-from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Noise, Params, Prediction, Task, Tree
-from warmstart.core.trees import add, leaves, named_leaves, sum_tasks, take, tree_map
+from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Noise, Task, Tree
+from warmstart.core.trees import leaves, named_leaves, sum_tasks, take, tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last
 from warmstart.maths.inferred import inferred
@@ -42,7 +40,7 @@ from warmstart.maths.prior import (
     steps_first,
     told,
 )
-from warmstart.maths.variational import Inference, Inner
+from warmstart.maths.variational import Inference
 
 
 @dataclass(frozen=True)

@@ -2,13 +2,13 @@
 
     y = w_t . f(x) + e,    e ~ N(0, noise),    w_t ~ N(m, diag s^2)
     GEM-BML,  the marginal likelihood of all rows:          log p(y_support, y_query)
-    GEM-BML+, the likelihood of query rows given support:   log p(y_query | y_support), or the sum of log p(y_i | y_support)
+    GEM-BML+, the likelihood of query rows given support:   log p(y_query | y_support), or row by row
 
 The gradient-EM theorem gives the gradient of each as a difference of expectations under two posteriors. Here both are
 in closed form, and so is the objective, so it is differentiated as it stands: features, prior and noise together.
 
-A class is regressed on as a corner of a simplex, one w for each of its axes, all from the same prior with m = 0: classes
-are exchangeable, and a task may have other ones than those in training. A new row is one of the corners, so
+A class is regressed on as a corner of a simplex, one w for each of its axes, all from the same prior with m = 0:
+classes are exchangeable, and a task may have other ones than those in training. A new row is one of the corners, so
 
     p(class c | x) ~ N(corner c; mean(x), variance(x))^heat = exp(heat corner_c . mean(x) / variance(x))
 
@@ -41,7 +41,9 @@ LEAST = {"squared": 1e-5, "binary": 1e-3, "multiclass": 1e-3}  # noise variance:
 
 @dataclass(frozen=True)
 class Config:
-    objective: str = "each"  # the likelihood of query rows given the support, one by one; query: together; all: all rows
+    objective: str = (
+        "each"  # the likelihood of query rows given the support, one by one; query: together; all: all rows
+    )
     spread: float = 1.0  # standard deviation, at first, of w_t . f(x) over tasks, for features of order one
     noise: float = 0.4  # that of e, at first
     outer_lr: float = 1e-3
@@ -58,7 +60,7 @@ SPACE: dict[str, list[Any]] = {
 
 class Inner(NamedTuple):
     seen: Evidence
-    count: Tensor  # [classes] rows of each
+    rows: Tensor  # [classes] of each
 
 
 class Adapted(NamedTuple):
@@ -126,11 +128,11 @@ def build(
         weight = batch.w * batch.mask
         seen = observe(inner.seen, f * theta["log_sd"].exp(), residuals(theta, f, batch), weight, noise(theta))
         rows = _of_class(batch.y, ways).to(f.dtype) if many else f.new_zeros(len(f), ways)
-        return Inner(seen, inner.count + weight @ rows)
+        return Inner(seen, inner.rows + weight @ rows)
 
     def settle(inner: Inner) -> Adapted:
         found = posterior(inner.seen)
-        return Adapted(found.mean, found.root, inner.count > 0)
+        return Adapted(found.mean, found.root, inner.rows > 0)
 
     def told(theta: Tree, adapted: Adapted, f: Tensor) -> tuple[Tensor, Tensor]:
         """Means [n, axes] and variances [n] of new rows."""
@@ -140,7 +142,7 @@ def build(
     def outputs_of(theta: Tree, adapted: Adapted, f: Tensor) -> Tensor:
         """What the likelihood takes for these rows, [n, outputs]: of classes, log probabilities and a constant."""
         mean, variance = told(theta, adapted, f)
-        sure = theta["log_heat"].exp() / variance.unsqueeze(-1)
+        sure: Tensor = theta["log_heat"].exp() / variance.unsqueeze(-1)
         if not many:
             return 2 * sure * mean
         allowed = adapted.shown | ~adapted.shown.any()
@@ -195,10 +197,10 @@ def build(
             (f * theta["log_sd"].exp(), residuals(theta, f, batch), batch.w * batch.mask)
             for f, batch in zip(encoded, parts, strict=True)
         ]
-        both = [torch.cat(pair) for pair in zip(*lines, strict=True)]
-        value, weight = log_evidence(*both, noise(theta)).sum(), both[2].sum()
+        g, r, weight = (torch.cat(pair) for pair in zip(*lines, strict=True))
+        value = log_evidence(g, r, weight, noise(theta)).sum()
         if cfg.objective == "all":
-            return value, weight
+            return value, weight.sum()
         return value - log_evidence(*lines[0], noise(theta)).sum(), lines[1][2].sum()
 
     def together(theta: Tree, support: Batch, query: Batch) -> tuple[Tensor, Tensor]:

@@ -27,9 +27,7 @@ class Settings(Protocol):
     def noise(self) -> float: ...
 
 
-def inferred(
-    model: Model, likelihood: Likelihood, cfg: Settings, per_row: bool = False
-) -> tuple[Inference, Prior]:
+def inferred(model: Model, likelihood: Likelihood, cfg: Settings, per_row: bool = False) -> tuple[Inference, Prior]:
     """Inference on one task, and what a learner of such a prior takes from it."""
     if cfg.inner == "newton":
         infer = newton(model, likelihood, cfg.noise, cfg.kl_weight)

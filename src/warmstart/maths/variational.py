@@ -36,9 +36,7 @@ class Inference(NamedTuple):
     expect: Callable[[Gaussian, Gaussian, Batch, Batch, Tree], Tensor]
 
 
-def inference(
-    expected: Expectation, optimiser: Optimiser, kl_weight: float = 1.0, per_row: bool = False
-) -> Inference:
+def inference(expected: Expectation, optimiser: Optimiser, kl_weight: float = 1.0, per_row: bool = False) -> Inference:
     """With `per_row` a step is along the bound divided by the weight of the rows."""
 
     def bound(q: Gaussian, anchor: Gaussian, batch: Batch, noise: Tree) -> Tensor:
