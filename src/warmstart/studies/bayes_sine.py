@@ -33,7 +33,7 @@ from warmstart.metrics.intervals import conformal_quantile, coverage, gaussian, 
 from warmstart.report import Column, Results, Row, called, differences, make_results, make_row, plain, table
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
-from warmstart.studies.bayes_sine_rows import ENTRIES, GP, ZERO, Smoother, smooth
+from warmstart.studies.bayes_sine_rows import CONDITIONED, ENTRIES, GP, ZERO, Smoother, smooth
 from warmstart.studies.sines import Training, fit
 from warmstart.tasks import sine
 from warmstart.training.search import Trial, search
@@ -180,7 +180,7 @@ def error(predict: Predictor, tasks: Task) -> float:
 def predictor(name: str, learner: Learner, state: Any) -> Predictor:
     def call(task: Task, steps: int) -> Prediction:
         # conditioning is exact: it is done once, however many steps the others take
-        count = min(steps, 1) if name == "empirical_bayes" else steps
+        count = min(steps, 1) if name in CONDITIONED else steps
         return predict_stack(learner, state, task, steps=count, chunk=250)
 
     return call

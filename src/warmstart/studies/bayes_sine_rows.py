@@ -19,6 +19,7 @@ from warmstart.learners import (
     bmaml,
     empirical_bayes,
     gem,
+    gem_head,
     imaml,
     kl_chaser,
     llama,
@@ -32,6 +33,7 @@ from warmstart.learners import (
 from warmstart.studies.sines import conditioned
 
 GP, ZERO = "Gaussian process on the support", "predict 0"
+CONDITIONED = ("empirical_bayes", "gem_head")  # in one step; a second would count the rows twice
 
 Space = Mapping[str, Sequence[Any]]
 
@@ -97,6 +99,17 @@ ENTRIES = {
         conditioned,
         empirical_bayes.Config(components=1, rank=8, weight_decay=0.0, outer_lr=1e-3),
         {"components": [1, 4, 8], "rank": [0, 8, 16], "weight_decay": [0.0, 0.1], "outer_lr": [1e-3, 3e-3]},
+    ),
+    "gem_head": Entry(
+        gem_head.build,
+        gem_head.Config(noise=0.1, outer_lr=3e-3),
+        {
+            "objective": ["each", "query", "all"],
+            "spread": [1.0, 3.0],
+            "noise": [0.03, 0.1, 0.3],
+            "weight_decay": [0.0, 0.1],
+            "outer_lr": [1e-3, 3e-3, 0.01],
+        },
     ),
     "llama": Entry(
         llama.build,

@@ -21,13 +21,13 @@ SHORT = 64  # rows up to which a column is read cell by cell
 
 
 def cell_error(expected: str, column: pd.Series[Any], row: int, where: str, remedy: str) -> InputError:
-    """The error of the cell at position `row`; the index holds its row in the table, from 0."""
+    """The error of the cell at position `row`; the index holds its row in the table, from 0, or whose row it is."""
     value = column.iloc[row]
     shown = repr(value.item() if isinstance(value, np.generic) else value)
     shown = shown if len(shown) <= 40 else shown[:37] + "..."
-    return InputError(
-        f"{expected} in column '{column.name}' of the {where}", f"{shown} in row {column.index[row] + 1}", remedy
-    )
+    label: Any = column.index[row]
+    place = f"the row of {label}" if isinstance(label, str) else f"row {label + 1}"
+    return InputError(f"{expected} in column '{column.name}' of the {where}", f"{shown} in {place}", remedy)
 
 
 def _text(value: Any) -> str | None:

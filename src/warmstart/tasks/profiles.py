@@ -16,8 +16,8 @@ def fit_table(table: pd.DataFrame, where: str, least: int = 5, most: int = 16) -
     """Kinds and vocabularies; values of fewer than `least` rows are left out, so a column of names vanishes."""
     if not len(table.columns):
         return Features()
-    plain = table.reset_index(drop=True)
-    return Features.fit(plain, feature_kinds(plain, NO_ROLES, "|", where), where, "|", least, most)
+    named = _named(table)
+    return Features.fit(named, feature_kinds(named, NO_ROLES, "|", where), where, "|", least, most)
 
 
 def numbers_of(features: Features, table: pd.DataFrame, where: str) -> Floats:
@@ -25,7 +25,7 @@ def numbers_of(features: Features, table: pd.DataFrame, where: str) -> Floats:
 
     A column that the table lacks is missing in every row.
     """
-    found = features.encode(table.reset_index(drop=True), where)
+    found = features.encode(_named(table), where)
     numeric = found["numeric"].numpy().astype(np.float64)
     categorical, bag = found["categorical"].numpy(), found["bag"].numpy()
     parts = [numeric, numeric[:, : len(features.numeric)] ** 2 - 1]
@@ -34,6 +34,11 @@ def numbers_of(features: Features, table: pd.DataFrame, where: str) -> Floats:
     for i, vocabulary in enumerate(features.bag):
         parts.append(_marks(bag[:, i], vocabulary.size))
     return np.concatenate(parts, 1)
+
+
+def _named(table: pd.DataFrame) -> pd.DataFrame:
+    """With names as text, so that messages tell whose row it is: its number in a file is not known here."""
+    return table.set_axis(table.index.astype(str))
 
 
 def _marks(index: np.ndarray[tuple[int, ...], np.dtype[np.int64]], size: int) -> Floats:
