@@ -158,7 +158,8 @@ def test_a_task_is_a_bayesian_regression_on_its_features(likelihood):
             continue
         places = targets(likelihood, torch.arange(CLASSES) if likelihood is multiclass else torch.tensor([0.0, 1.0]))
         squares = ((places[None] - (new @ mean)[:, None]) ** 2).sum(-1) / spread[:, None]
-        chance = torch.softmax(-0.5 * torch.exp(theta["log_heat"]) * squares, -1)
+        sure = torch.exp(theta["log_heat"]) / (CLASSES if likelihood is multiclass else 1)
+        chance = torch.softmax(-0.5 * sure * squares, -1)
         torch.testing.assert_close(said.mean[i], chance if likelihood is multiclass else chance[:, 1])
 
 
@@ -229,6 +230,24 @@ def test_classes_are_exchangeable_and_may_be_more_than_the_head_has():
     said = predict_stack(learner, state, task).mean
     other = task._replace(support=task.support._replace(y=y.flip(1)))
     torch.testing.assert_close(predict_stack(learner, state, other).mean, said.flip(2))
+
+
+def test_more_classes_are_no_reason_to_be_surer():
+    """The same rows of the same classes are as likely whatever number of classes there might have been."""
+    model, learner, state, task = drawn(multiclass)
+    said = predict_stack(learner, state, task).mean
+    among = predict_stack(gem_head.build(model, multiclass, classes=9), state, task).mean
+    torch.testing.assert_close(among[..., :CLASSES], said)
+    assert (among[..., CLASSES:] == 0).all()
+    assert learner.init(model.params).theta["log_heat"].exp().item() == pytest.approx(CLASSES)
+
+
+def test_decay_is_of_the_network_alone():
+    _, learner, state, _ = drawn(squared, Config(outer_lr=0.1, weight_decay=0.5))
+    nothing = gem_head.Delta(tree_map(torch.zeros_like, state.theta))
+    moved = learner.update(state, nothing, torch.tensor(1.0)).theta
+    torch.testing.assert_close(moved.pop("features"), tree_map(lambda leaf: 0.95 * leaf, state.theta["features"]))
+    torch.testing.assert_close(moved, {name: part for name, part in state.theta.items() if name != "features"})
 
 
 def test_a_class_without_a_row_has_no_chance_and_without_rows_all_have_the_same():

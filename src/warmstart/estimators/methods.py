@@ -63,7 +63,7 @@ METHODS = {
     "empirical_bayes": Method(empirical_bayes.Config(), empirical_bayes.build, empirical_bayes.SPACE),
     "gem_bml": Method(gem.GEM_BML, gem.build, gem.SPACE),
     "gem_bml_plus": Method(gem.GEM_BML_PLUS, gem.build, gem.SPACE),
-    "gem_head": Method(gem_head.Config(), gem_head.build, gem_head.SPACE, "head.*"),
+    "gem_head": Method(gem_head.Config(), gem_head.build, gem_head.SPACE, kinds=("squared", "binary")),
     "gem_mixture": Method(gem_mixture.Config(), gem_mixture.build, gem_mixture.SPACE),
     "llama": Method(llama.Config(), llama.build, llama.SPACE),
     "abml": Method(abml.Config(), abml.build, abml.SPACE),

@@ -98,7 +98,7 @@ def fit_method(
     learner, state = assemble(name, cfg, images.shape, design, way, stage, seed)
     judged = min(way, len(validation.names))
     asked = min(VALIDATION_QUERY, plan.query)
-    # for as many prototypes as there are classes to judge
+    # for as many classes as there are to judge
     seen, _ = assemble(name, cfg, images.shape, design, way, stage, seed, judged)
     check = validator(seen, validation, judged, shot, asked, VALIDATION_TASKS, seed)
     rank, world = join_ranks()

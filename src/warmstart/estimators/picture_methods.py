@@ -49,7 +49,7 @@ STRIDED = {
     "reptile": Method(reptile.Config(inner_lr=1e-3, inner_steps=10, test_steps=50), reptile.build, reptile.SPACE),
     "imaml": Method(imaml.Config(inner_lr=0.1), imaml.build, imaml.SPACE),
     "meta_sgd": Method(meta_sgd.Config(inner_lr=0.1), meta_sgd.build, meta_sgd.SPACE),
-    "gem_head": Method(gem_head.Config(), gem_head.build, gem_head.SPACE, "head.*"),
+    "gem_head": Method(gem_head.Config(), gem_head.build, gem_head.SPACE),
 }
 POOLED = STRIDED | {
     "maml": SLOW,

@@ -10,10 +10,11 @@ in closed form, and so is the objective, so it is differentiated as it stands: f
 A class is regressed on as a corner of a simplex, one w for each of its axes, all from the same prior with m = 0:
 classes are exchangeable, and a task may have other ones than those in training. A new row is one of the corners, so
 
-    p(class c | x) ~ N(corner c; mean(x), variance(x))^heat = exp(heat corner_c . mean(x) / variance(x))
+    p(class c | x) ~ N(corner c; mean(x), variance(x))^(heat / C) ~ exp(heat corner_c . mean(x) / (C variance(x)))
 
-which is the likelihood of a class where rows are judged one by one. Where they are judged together that is the density
-of the corners, and the heat is learned apart, by the log loss of query rows.
+for C classes, whose corners are the farther apart the more there are. At first the heat is C. This is the likelihood of
+a class where rows are judged one by one; where they are judged together that is the density of the corners, and the
+heat is learned apart, by the log loss of query rows.
 
 Zou and Lu, 2020 (the objectives); Harrison, Sharma and Pavone, 2018 (features through the closed form). Differs from
 the paper: see docs/methods/gem_head.md.
@@ -33,6 +34,7 @@ from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params
 from warmstart.core.trees import leaves, tree_map
 from warmstart.engine.stage import PLAIN, Stage, over_tasks
 from warmstart.maths.gaussian import Evidence, log_evidence, nothing, observe, posterior
+from warmstart.maths.optim import cosine, descend
 from warmstart.maths.outer import Delta, Info, State, outer
 
 OBJECTIVES = ("each", "query", "all")
@@ -48,7 +50,7 @@ class Config:
     noise: float = 0.4  # that of e, at first
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
-    weight_decay: float = 0.0
+    weight_decay: float = 0.0  # of the features' network, not of the prior
 
 
 SPACE: dict[str, list[Any]] = {
@@ -87,11 +89,11 @@ def build(
     outputs, width = model.params["head.weight"].shape
     many = likelihood.name == "multiclass"
     ways = (classes or outputs) if many else 1
-    out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
+    out = outer(cfg.outer_lr, cfg.outer_decay)
 
     def init(params: Params) -> State:
         like = next(iter(params.values()))
-        constants = {"log_noise": math.log(cfg.noise), "log_heat": 0.0}
+        constants = {"log_noise": math.log(cfg.noise), "log_heat": math.log(ways)}
         theta: dict[str, Tree] = {
             "features": {name: value for name, value in params.items() if not name.startswith("head.")},
             "log_sd": like.new_full((width + 1,), math.log(cfg.spread / math.sqrt(width + 1))),
@@ -146,7 +148,7 @@ def build(
         if not many:
             return 2 * sure * mean
         allowed = adapted.shown | ~adapted.shown.any()
-        return torch.where(allowed, sure * (mean @ corners(ways, f).mT), -torch.inf)
+        return torch.where(allowed, sure * (mean @ corners(ways, f).mT) / ways, -torch.inf)
 
     def start(state: State, descriptor: Tree) -> Inner:
         return begin(state.theta)
@@ -213,7 +215,13 @@ def build(
         grads, (_, value) = joint(state.theta, tasks.support, tasks.query)
         return Delta(grads), Info(value)
 
-    return Learner(init, start, step, finish, predict, meta_grad, out.update)
+    def update(state: State, delta: Delta, count: Tensor) -> State:
+        moved = out.update(state, delta, count)
+        rate: Any = cfg.outer_lr * cosine(state.opt.done, cfg.outer_decay) * cfg.weight_decay
+        kept = descend(moved.theta["features"], state.theta["features"], rate)
+        return moved._replace(theta={**moved.theta, "features": kept})
+
+    return Learner(init, start, step, finish, predict, meta_grad, update)
 
 
 def _of_class(y: Tensor, classes: int) -> Tensor:

@@ -127,7 +127,7 @@ def entries(paper: Mapping[str, Callable[[Setting], Any]]) -> dict[str, Entry]:
         "gem_head": gem_head.build,
         "protonet": protonet.build,
     }
-    fast = dict.fromkeys(("anil", "gem_head"), "head.*")
+    fast = {"anil": "head.*"}
     return {name: Entry(build, paper[name], fast.get(name, "*")) for name, build in builds.items() if name in paper}
 
 
