@@ -12,7 +12,8 @@ from warmstart.core.trees import leaves, tree_map
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.stage import PLAIN, TRACED
 from warmstart.learners import gem_head
-from warmstart.learners.gem_head import LEAST, Config, corners
+from warmstart.learners.gem_head import LEAST, Config
+from warmstart.maths.classes import corners
 from warmstart.models.likelihoods import binary, multiclass, squared
 from warmstart.models.mlp import MLP
 
@@ -212,14 +213,6 @@ def test_where_rows_are_judged_together_the_heat_is_learned_by_their_log_loss(li
     slope = (loss(0.4 + 1e-5) - loss(0.4 - 1e-5)) / 2e-5
     assert abs(slope) > 0.01
     assert delta.grad["log_heat"].item() == pytest.approx(slope, rel=1e-4)
-
-
-def test_corners_are_alike():
-    places = corners(5, torch.zeros(()))
-    assert places.shape == (5, 4)
-    torch.testing.assert_close(places.sum(0), torch.zeros(4))
-    torch.testing.assert_close((places**2).mean(0), torch.ones(4))
-    torch.testing.assert_close(torch.cdist(places, places)[~torch.eye(5, dtype=torch.bool)], torch.full((20,), 10**0.5))
 
 
 def test_classes_are_exchangeable_and_may_be_more_than_the_head_has():

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from warmstart.core import Batch, mean_loss
+from warmstart.maths.classes import of_class
 from warmstart.models.likelihoods import multiclass
 
 WIDEST = 1e4  # a sharpness between 1 / WIDEST and WIDEST, in units of the scores' spread
@@ -33,11 +34,6 @@ def observe(sums: Sums, rows: Tensor, batch: Batch) -> Sums:
     """With these rows [*t, n, d], each counted by its weight."""
     member = of_class(batch.y, sums.weight.shape[-1]).to(rows.dtype) * (batch.w * batch.mask).unsqueeze(-1)
     return Sums(sums.total + member.mT @ rows, sums.weight + member.sum(-2))
-
-
-def of_class(y: Tensor, classes: int) -> Tensor:
-    """[*t, n, classes] whether a row is of a class; F.one_hot fails under vmap."""
-    return y.long().unsqueeze(-1) == torch.arange(classes, device=y.device)
 
 
 def means(sums: Sums) -> Tensor:

@@ -24,13 +24,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad_and_value
 
-from warmstart.baselines.centroids import among_seen, means, nearness, nothing, observe, of_class, sharpness
+from warmstart.baselines.centroids import among_seen, means, nearness, nothing, observe, sharpness
 from warmstart.core import Batch, InputError, Model, Params, Prediction, Task, functional, task_loss
 from warmstart.core.trees import take, tree_map
 from warmstart.engine.capture import capture
 from warmstart.engine.loop import Report, run, silent
 from warmstart.engine.meta import chunks
 from warmstart.engine.stage import TRACED, Stage, over_tasks
+from warmstart.maths.classes import of_class
 from warmstart.maths.outer import Delta, Info, State, outer
 from warmstart.metrics.errors import log_loss
 from warmstart.models.conv4 import Conv4

@@ -28,6 +28,7 @@ from torch.func import grad_and_value, vmap
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Prediction, Task, Tree
 from warmstart.core.trees import stack, take, tree_map
 from warmstart.engine.stage import PLAIN, Stage
+from warmstart.maths.classes import of_class
 from warmstart.maths.gaussian import Evidence, log_evidence, nothing, observe, posterior
 from warmstart.maths.optim import adam, cosine, descend
 from warmstart.maths.outer import CLIP, Delta, Info, State, clipped
@@ -249,7 +250,7 @@ def _shuffled(params: Params, generator: torch.Generator) -> Params:
 def _targets(likelihood: Likelihood, y: Tensor, columns: int) -> Tensor:
     """[..., n, c] the numbers to regress on."""
     if likelihood.name == "multiclass":
-        return (y.unsqueeze(-1) == torch.arange(columns, device=y.device)).to(torch.get_default_dtype())
+        return of_class(y, columns).to(torch.get_default_dtype())
     return (2 * y - 1 if likelihood.name == "binary" else y).unsqueeze(-1)
 
 

@@ -48,9 +48,7 @@ class Config:
     plus: bool = True  # the likelihood of the query given the support; False: the marginal likelihood of all rows
     joint: bool = False  # q2 from all rows at once instead of from q1 and the query rows
     natural: bool = True  # times the inverse Fisher matrix of the prior: steps in units of its own width
-    inner: str = (
-        "sgd"  # momentum or adam; or newton, by `maths.newton`, which has no use for the next two lines and draws
-    )
+    inner: str = "sgd"  # momentum or adam; or newton, of `maths.newton`, which needs neither the next two nor draws
     inner_lr: float = 1e-3
     per_row: bool = False  # divide inner_lr by the weight of the rows: a step is along their mean, not their sum
     inner_steps: int = 5  # of each posterior in training

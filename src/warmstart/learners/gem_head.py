@@ -33,6 +33,7 @@ from torch.func import grad_and_value
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Prediction, Task, Tree
 from warmstart.core.trees import leaves, tree_map
 from warmstart.engine.stage import PLAIN, Stage, over_tasks
+from warmstart.maths.classes import corners, of_class
 from warmstart.maths.gaussian import Evidence, log_evidence, nothing, observe, posterior
 from warmstart.maths.optim import cosine, descend
 from warmstart.maths.outer import Delta, Info, State, outer
@@ -116,7 +117,7 @@ def build(
     def targets(y: Tensor, like: Tensor) -> Tensor:
         """[n, axes] the numbers to regress on."""
         if many:
-            return _of_class(y, ways).to(like.dtype) @ corners(ways, like)
+            return of_class(y, ways).to(like.dtype) @ corners(ways, like)
         return (2 * y - 1 if likelihood.name == "binary" else y).unsqueeze(-1)
 
     def residuals(theta: Tree, f: Tensor, batch: Batch) -> Tensor:
@@ -129,7 +130,7 @@ def build(
     def condition(theta: Tree, inner: Inner, f: Tensor, batch: Batch) -> Inner:
         weight = batch.w * batch.mask
         seen = observe(inner.seen, f * theta["log_sd"].exp(), residuals(theta, f, batch), weight, noise(theta))
-        rows = _of_class(batch.y, ways).to(f.dtype) if many else f.new_zeros(len(f), ways)
+        rows = of_class(batch.y, ways).to(f.dtype) if many else f.new_zeros(len(f), ways)
         return Inner(seen, inner.rows + weight @ rows)
 
     def settle(inner: Inner) -> Adapted:
@@ -222,15 +223,3 @@ def build(
         return moved._replace(theta={**moved.theta, "features": kept})
 
     return Learner(init, start, step, finish, predict, meta_grad, update)
-
-
-def _of_class(y: Tensor, classes: int) -> Tensor:
-    """[n, classes] whether a row is of a class; F.one_hot fails under vmap."""
-    return y.long().unsqueeze(-1) == torch.arange(classes, device=y.device)
-
-
-def corners(classes: int, like: Tensor) -> Tensor:
-    """[classes, classes - 1]: the corners of a regular simplex around 0, with a mean square of 1 along every axis."""
-    i = torch.arange(classes, device=like.device, dtype=like.dtype).unsqueeze(1)
-    j = i[1:].squeeze(1)
-    return ((i < j).to(like.dtype) - j * (i == j)) * (classes / (j * (j + 1))).sqrt()

@@ -37,8 +37,8 @@ def numbers_of(features: Features, table: pd.DataFrame, where: str) -> Floats:
 
 
 def _named(table: pd.DataFrame) -> pd.DataFrame:
-    """With names as text, so that messages tell whose row it is: its number in a file is not known here."""
-    return table.set_axis(table.index.astype(str))
+    """Names as text, so that messages tell whose row it is: its number in a file is not known. Events have no names."""
+    return table if isinstance(table.index, pd.RangeIndex) else table.set_axis(table.index.astype(str))
 
 
 def _marks(index: np.ndarray[tuple[int, ...], np.dtype[np.int64]], size: int) -> Floats:
