@@ -80,7 +80,7 @@ def outcome(parts):
 
 def test_every_method_has_every_row(outcome):
     found = {(row.method, row.metric, row.setting["shot"]) for row in outcome.results.rows}
-    metrics = (ACCURACY, ALONE, "NLL", ECE, "MCE")
+    metrics = (ACCURACY, ALONE, "NLL", ECE, "MCE", "ECE, calibrated", "MCE, calibrated")
     assert found == {(name, metric, shot) for name in TINY.methods for metric in metrics for shot in (1, 2)}
     row = next(row for row in outcome.results.rows if (row.method, row.metric) == ("maml", ACCURACY))
     assert row.seeds == (0, 1) and row.counts == (30, 30) and row.peer == "paper 98.7"
@@ -129,10 +129,25 @@ def test_of_many_query_pictures_some_of_every_class_are_judged_alone(parts, monk
         seen.append(task.query.y)
         return Prediction(torch.nn.functional.one_hot(task.query.y.long(), 3).float())
 
-    judged = few_shot.judge(predict, predict, task, torch.device("cpu"))
+    judged = few_shot.judge(predict, predict, task)
     together, alone = seen
     assert together.shape == (5, 9) and alone[0].tolist() == [0, 0, 1, 2, 2]  # every second one
     assert judged.accuracy.tolist() == judged.alone.tolist() == [1.0] * 5 and judged.probability.shape == (5, 9, 3)
+
+
+def test_a_boastful_method_is_calibrated_on_validation_classes(parts):
+    """Right on seven rows of ten whatever it says: one power, settled on other tasks, makes it say so."""
+    judged, test = (draw_episodes(parts.test, 60, 3, 1, 3, torch.Generator().manual_seed(seed)) for seed in (0, 1))
+
+    def predict(task):
+        draw = torch.Generator().manual_seed(len(task.key))
+        guess = torch.where(torch.rand(task.query.y.shape, generator=draw) < 0.7, task.query.y, task.query.y + 1) % 3
+        return Prediction(0.985 * torch.nn.functional.one_hot(guess.long(), 3) + 0.005)
+
+    found = few_shot.judge(predict, predict, test, few_shot.settle(predict, judged))
+    rows = {row.metric: row.mean for row in few_shot.rows_of("maml", Setting(3, 1), {0: found}, {})}
+    assert rows["ECE"] > 0.2 and rows["ECE, calibrated"] < 0.06 and rows["MCE, calibrated"] < 0.06
+    assert (found.calibrated.argmax(-1) == found.probability.argmax(-1)).all()
 
 
 def test_unknown_methods_and_missing_data_are_said():

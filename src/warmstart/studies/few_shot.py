@@ -13,12 +13,14 @@ import torch
 from torch import Tensor
 
 from warmstart.baselines import linear_head, nearest_centroid, protonet
+from warmstart.baselines.centroids import sharpness
 from warmstart.core import Batch, Learner, Prediction, Task, check_names, functional
 from warmstart.core.trees import concat, flatten, leaves, take, to_device, tree_map, unflatten
 from warmstart.engine.device import choose_device, fast_products
 from warmstart.engine.loop import Diverged, Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
+from warmstart.estimators.picture_judging import log_of, sharpen
 from warmstart.learners import abml, gem, gem_head, imaml, maml, meta_sgd, reptile, scratch
 from warmstart.metrics.calibration import expected_calibration_error, maximum_calibration_error, reliability
 from warmstart.metrics.errors import accuracy, log_loss
@@ -33,6 +35,7 @@ from warmstart.training.sources import from_family
 from warmstart.training.train import Plan, train
 
 ACCURACY, ALONE, NLL, ECE, MCE = "accuracy", "accuracy, alone", "NLL", "ECE", "MCE"
+CALIBRATED = ", calibrated"  # as the estimators do: all probabilities to a power that the validation classes settle
 SPLIT = "split.json"  # the classes of each part, beside the results; `tasks.class_split.load_split` reads it
 BASELINES = ("nearest_centroid", "linear_head", "protonet")
 TEST, VALIDATION = 30_000, 40_000  # seeds of the episodes
@@ -138,6 +141,7 @@ class Judged(NamedTuple):
     alone: Tensor  # [t] each of some query pictures seen with the support only
     nll: Tensor  # [t]
     probability: Tensor  # [t, n, classes]
+    calibrated: Tensor  # [t, n, classes] to the power that is best on validation classes
     query: Batch  # [t, n] without its pictures
 
 
@@ -172,7 +176,8 @@ def run_study(
         try:
             with fast_products(where):
                 predict, alone = fit(name, learners, parts, setting, size, network, seed, where, report, kept)
-                judged = judge(predict, alone, test, where)
+                factor = settle(predict, validation(parts, setting, size, seed))
+                judged = judge(predict, alone, test, factor)
         except Diverged:
             judged = diverged(test)
         found.setdefault((name, setting), {})[seed] = judged
@@ -237,7 +242,7 @@ def fit(
     state = to_device(learner.init(model.params), device)
     draws = next(iter(learner.noise.predict), 1)  # networks that a prediction needs of a task
     chunk = max(1, CHUNK[device.type] // draws)
-    judged = sampler(parts.validation, way, shot, 5)(size.looks, generator(VALIDATION, seed))
+    judged = validation(parts, setting, size, seed)
 
     def validate(state: Any) -> float:
         said = predict_stack(learner, state, judged, chunk=chunk)
@@ -258,12 +263,22 @@ def fit(
     return together, alone
 
 
+def validation(parts: Parts, setting: Setting, size: Size, seed: int) -> Task:
+    """Tasks to stop by, and to calibrate on."""
+    return sampler(parts.validation, setting.way, setting.shot, 5)(size.looks, generator(VALIDATION, seed))
+
+
+def settle(predict: Predictor, validation: Task) -> float:
+    """The power of all probabilities that is best for these tasks."""
+    return sharpness(log_of(predict(validation).mean), validation.query.y)
+
+
 def diverged(test: Task) -> Judged:
     """Training that ended in numbers that are not finite is a result: its cells say so."""
     nothing = torch.full((len(test.key),), float("nan"))
     query = to_device(test.query._replace(x=()), "cpu")
-    classes = int(query.y.max()) + 1
-    return Judged(nothing, nothing, nothing, torch.full((*query.y.shape, classes), float("nan")), query)
+    none = torch.full((*query.y.shape, int(query.y.max()) + 1), float("nan"))
+    return Judged(nothing, nothing, nothing, none, none, query)
 
 
 def one_by_one(predict: Predictor) -> Predictor:
@@ -277,7 +292,7 @@ def one_by_one(predict: Predictor) -> Predictor:
     return call
 
 
-def judge(predict: Predictor, alone: Predictor, test: Task, device: torch.device, chunk: int = 100) -> Judged:
+def judge(predict: Predictor, alone: Predictor, test: Task, factor: float = 1.0, chunk: int = 100) -> Judged:
     """Every test task, some at a time so that memory stays bounded."""
     found = []
     for first in range(0, len(test.key), chunk):
@@ -286,7 +301,7 @@ def judge(predict: Predictor, alone: Predictor, test: Task, device: torch.device
         some = task._replace(query=tree_map(lambda leaf, every=every: leaf[:, ::every], task.query))
         said, single = predict(task).mean, alone(some).mean
         scores = accuracy(said, task.query), accuracy(single, some.query), log_loss(said, task.query)
-        found.append(Judged(*to_device((*scores, said, task.query._replace(x=())), "cpu")))
+        found.append(Judged(*to_device((*scores, said, sharpen(said, factor), task.query._replace(x=())), "cpu")))
     judged: Judged = concat(found)
     return judged
 
@@ -303,13 +318,20 @@ def rows_of(
         values = {seed: (factor * getattr(judged, field)).tolist() for seed, judged in by_seed.items()}
         return make_row(name, where, metric, values, unit, peer)
 
-    bins = {seed: reliability(judged.probability, judged.query) for seed, judged in by_seed.items()}
+    def over_rows(field: str, more: str) -> list[Row]:
+        bins = {seed: reliability(getattr(judged, field), judged.query) for seed, judged in by_seed.items()}
+        errors = {ECE: expected_calibration_error, MCE: maximum_calibration_error}
+        return [
+            make_row(name, where, metric + more, {seed: error(found) for seed, found in bins.items()})
+            for metric, error in errors.items()
+        ]
+
     return [
         over_tasks(ACCURACY, "accuracy", 100.0, "%", peer),
         over_tasks(ALONE, "alone", 100.0, "%"),
         over_tasks(NLL, "nll", 1.0, ""),
-        make_row(name, where, ECE, {seed: expected_calibration_error(found) for seed, found in bins.items()}),
-        make_row(name, where, MCE, {seed: maximum_calibration_error(found) for seed, found in bins.items()}),
+        *over_rows("probability", ""),
+        *over_rows("calibrated", CALIBRATED),
     ]
 
 
@@ -326,6 +348,8 @@ def sections(
             Column("NLL", NLL, where, 3, "lower"),
             Column("ECE", ECE, where, 3, "lower"),
             Column("MCE", MCE, where, 3, "lower"),
+            Column(ECE + CALIBRATED, ECE + CALIBRATED, where, 3, "lower"),
+            Column(MCE + CALIBRATED, MCE + CALIBRATED, where, 3, "lower"),
         ]
         made = table(results, columns=columns, baselines=BASELINES, caption=f"{setting.label}, unseen classes")
         bins = {
@@ -348,7 +372,8 @@ def sections(
 
 PROSE = (
     "Networks are normalised by the statistics of the pictures they are given: all query pictures of a task together, "
-    "which tells them something of the classes' shares, or each query picture alone with the support."
+    "which tells them something of the classes' shares, or each query picture alone with the support. Calibrated: with "
+    "all probabilities raised to one power, settled on the validation classes."
 )
 
 
