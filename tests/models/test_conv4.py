@@ -90,6 +90,7 @@ def test_alone_a_query_picture_does_not_feel_the_others():
     fewer = task._replace(query=tree_map(lambda leaf: leaf[:, :2], task.query))
     whole, part = (predict_stack(learner, state, each, alone=True).mean for each in (task, fewer))
     torch.testing.assert_close(whole[:, :2], part)
+    torch.testing.assert_close(predict_stack(learner, state, task, alone=True, chunk=2, at_once=1).mean, whole)
     together, less = (predict_stack(learner, state, each).mean for each in (task, fewer))
     assert not torch.allclose(together[:, :2], less)
 

@@ -89,32 +89,38 @@ def predict_stack(
     steps: int | None = None,
     chunk: int | None = None,
     alone: bool = False,
+    at_once: int | None = None,
 ) -> Prediction:
-    """Adapt to every task's support and predict its query rows. `noise` is (step noise, predict noise); without it
-    a method that needs some gets the same draws every time.
+    """Adapt to every task's support, `chunk` tasks at a time, and predict its query rows. `noise` is (step noise,
+    predict noise); without it a method that needs some gets the same draws every time.
 
     With `alone` each query row is seen with the support rows only: where rows see each other through batch
-    statistics, what is said of one then does not depend on the others.
+    statistics, what is said of one then does not depend on the others. This holds a support for every row, so of the
+    tasks adapted together `at_once` are predicted together.
     """
 
     if not noise:
         source = generator(0, device=tasks.key.device)
         noise = adapt_noise(learner.noise, len(tasks.key), learner.steps if steps is None else steps, source)
 
-    def one(task: Task, noise: Tree) -> Prediction:
-        steps_noise, predict_noise = noise
-        adapted = adapt(learner, state, task.support, task.descriptor, steps_noise, steps)
+    def learn(task: Task, noise: Tree) -> Tree:
+        return adapt(learner, state, task.support, task.descriptor, noise[0], steps)
 
+    def say(adapted: Tree, task: Task, noise: Tree) -> Prediction:
         def row(x: Tree) -> Any:
             among = tree_map(lambda shown, own: torch.cat([shown, own.unsqueeze(0)]), task.support.x, x)
-            return take(learner.predict(state, adapted, among, predict_noise), -1)
+            return take(learner.predict(state, adapted, among, noise[1]), -1)
 
         if alone:
             said: Prediction = torch.func.vmap(row)(task.query.x)
             return said
-        return learner.predict(state, adapted, task.query.x, predict_noise)
+        return learner.predict(state, adapted, task.query.x, noise[1])
 
+    parts = []
     with torch.no_grad():
-        parts = [torch.func.vmap(one)(*take((tasks, noise), part)) for part in chunks(len(tasks.key), chunk)]
+        for some in chunks(len(tasks.key), chunk):
+            given = take((tasks, noise), some)
+            ready = (torch.func.vmap(learn)(*given), *given)
+            parts += [torch.func.vmap(say)(*take(ready, few)) for few in chunks(len(given[0].key), at_once)]
         result: Prediction = concat(parts)
     return result

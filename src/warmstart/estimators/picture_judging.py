@@ -15,12 +15,13 @@ from warmstart.engine.noise import generator
 from warmstart.metrics.errors import log_loss
 from warmstart.tasks.images import Images, sampler
 
-AT_ONCE = 2  # tasks judged at once on a GPU: every query picture comes with a support of its own
+STACK, AT_ONCE = 20, 2  # tasks adapted and judged at once on a GPU: every query picture comes with its own support
 
 
 def predict_alone(learner: Learner, state: Any, tasks: Task, way: int) -> Tensor:
     """Probabilities [t, n, way]; a head's outputs beyond `way` are left out."""
-    said: Prediction = predict_stack(learner, state, tasks, chunk=1 if tasks.key.is_cpu else AT_ONCE, alone=True)
+    stack, at_once = (1, 1) if tasks.key.is_cpu else (STACK, AT_ONCE)
+    said: Prediction = predict_stack(learner, state, tasks, chunk=stack, alone=True, at_once=at_once)
     kept = said.mean[..., :way]
     return kept / kept.sum(-1, keepdim=True)
 

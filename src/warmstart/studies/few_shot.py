@@ -258,7 +258,7 @@ def fit(
 
     def alone(task: Task) -> Prediction:
         each = task.query.y.shape[1] * (task.support.y.shape[1] + 1) * draws
-        return predict_stack(learner, state, task, chunk=max(1, min(chunk, SINGLE // each)), alone=True)
+        return predict_stack(learner, state, task, chunk=chunk, alone=True, at_once=max(1, SINGLE // each))
 
     return together, alone
 
