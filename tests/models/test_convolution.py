@@ -1,12 +1,21 @@
+from functools import partial
+
 import pytest
 import torch
+import torch.nn.functional as F
 from torch.func import grad, vmap
 
+from warmstart.core import Batch, functional, make_task
 from warmstart.engine.device import fast_products
 from warmstart.engine.stage import PLAIN, TRACED
-from warmstart.models.convolution import by_patches, by_torch
+from warmstart.learners import imaml
+from warmstart.models import conv4
+from warmstart.models.convolution import by_patches, by_squares, by_torch
+from warmstart.models.likelihoods import multiclass
+from warmstart.models.mlp import seeded
 
 SIZES = [(28, 28, 2), (7, 7, 2), (4, 5, 2), (6, 5, 1), (1, 3, 2)]
+TORCHS = partial(F.max_pool2d, kernel_size=2)
 
 
 def after_a_step(convolve, stride):
@@ -53,3 +62,26 @@ def test_lower_precision_is_asked_for_by_torchs_switch():
         assert torch.equal(by_patches(x, weight, 2), exact)
     assert rounded.dtype == exact.dtype and not torch.equal(rounded, exact)
     torch.testing.assert_close(rounded, exact, rtol=0.02, atol=0.05)
+
+
+@pytest.mark.parametrize(("height", "width"), [(6, 6), (7, 5), (2, 3)])
+def test_squares_are_torchs_pooling(height, width):
+    x, _ = made(height, width)
+    torch.testing.assert_close(by_squares(x[0]), F.max_pool2d(x[0], 2))
+    slopes = [grad(lambda x, pool=pool: (pool(x) ** 3).sum())(x[0]) for pool in (by_squares, TORCHS)]
+    torch.testing.assert_close(*slopes)
+
+
+def test_curvature_of_a_pooled_network_is_known_inside_a_stack_as_a_gpu_runs_it(monkeypatch):
+    """Channels last in memory, where torch's pooling has no second derivative inside vmap."""
+    rows = {"pixels": torch.rand(2, 4, 1, 16, 16, dtype=torch.float64), "real": torch.ones(2, 4, dtype=torch.float64)}
+    task = Batch(rows, torch.tensor([[0, 1, 0, 1]] * 2), *torch.ones(2, 2, 4, dtype=torch.float64))
+
+    def slopes(convolution, pool):
+        monkeypatch.setattr(conv4, "pool", pool)
+        with seeded(0):
+            model = functional(conv4.Conv4((1, 16, 16), 2, 3, False, convolution).double())
+        learner = imaml.build(model, multiclass, imaml.Config(inner_lr=0.1, inner_steps=2, prox=0.7), PLAIN)
+        return learner.meta_grad(learner.init(model.params), make_task(task, task), ())[0].grad
+
+    torch.testing.assert_close(slopes(by_patches, by_squares), slopes(by_torch, TORCHS))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from warmstart.engine.stage import COMPILED, LOOPED, TRACED, Stage
-from warmstart.models.convolution import Convolution, convolve
+from warmstart.models.convolution import Convolution, convolve, pool
 
 BLOCKS = 4
 EPSILON = 1e-5
@@ -38,7 +38,7 @@ class Block(nn.Module):
         second = (weight * (x**2).mean((2, 3))).sum(0)
         factor = self.scale * torch.rsqrt(second + EPSILON)
         x = F.relu(x * factor[:, None, None] + self.shift[:, None, None])
-        return x if self.strided else F.max_pool2d(x, 2)
+        return x if self.strided else pool(x)
 
 
 class Conv4(nn.Module):

@@ -1,4 +1,4 @@
-"""3x3 convolution with a padding of one, by device.
+"""3x3 convolution with a padding of one, and the pooling behind it, by device.
 
 On a CPU torch's own. On a GPU a stack of tasks has a kernel for each task, which torch runs as a grouped
 convolution, slowly; as a gather of patches and a batched matrix product it is fast. The gather and the
@@ -38,6 +38,17 @@ def by_patches(x: Tensor, weight: Tensor, stride: int) -> Tensor:
     kernel = weight.permute(2, 3, 1, 0).reshape(9 * c, -1).to(found.dtype)
     out = (found.reshape(n * rows * columns, 9 * c) @ kernel).to(x.dtype)
     return out.reshape(n, rows, columns, -1).permute(0, 3, 1, 2)
+
+
+def pool(x: Tensor) -> Tensor:
+    """The greatest of every 2x2 square, [n, c, h, w] -> [n, c, h // 2, w // 2]."""
+    return by_squares(x) if x.is_cuda else F.max_pool2d(x, 2)
+
+
+def by_squares(x: Tensor) -> Tensor:
+    """In operations whose derivatives of any order are known inside vmap, also where channels come last in memory."""
+    n, c, h, w = x.shape
+    return x[:, :, : h // 2 * 2, : w // 2 * 2].reshape(n, c, h // 2, 2, w // 2, 2).amax((3, 5))
 
 
 def _size(length: int, stride: int) -> int:
