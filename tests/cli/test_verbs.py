@@ -251,8 +251,8 @@ def test_bench_prints_ratios_of_all_benchmarks(cli, tmp_path, monkeypatch):
         return make_results("meta_step", "full", device, "", rows)
 
     listed = [one["name"] for one in json.loads(cli("bench", "--list", "--json").out)]
-    small = ["bayes_step", "cold_step", "conv_step", "memory", "meta_step", "neighbours", "recommend"]
-    assert listed == [*small, "source_count", "subset_training"]
+    small = ["bayes_step", "cold_step", "conv_step", "memory", "meta_step", "neighbours", "picture_training"]
+    assert listed == [*small, "recommend", "source_count", "subset_training"]
     for name in listed:
         monkeypatch.setattr(f"warmstart.benches.{name}.run", run)
         sections = [Section(name, table=plain(["way", "ratio"], [["compiled", "41x"]], caption=name))]

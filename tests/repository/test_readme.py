@@ -98,6 +98,10 @@ def test_pictures():
         assert f"| {label} | {' | '.join(scores)} | {published} |" in README
     apart = [mean(results, "maml", metric, settings[0]) for metric in ("accuracy", "accuracy, alone")]
     assert f"MAML has {apart[0] - apart[1]:.1f} points less" in README
+    whole = {row.metric: row.mean for row in load(ROOT / "results/picture_training.full.json").rows}
+    said = re.sub(r"\s+", " ", README)
+    assert f"60,000 updates takes {whole['minutes in all']:.1f} minutes" in said
+    assert f"and holds {whole['memory held']:.1f} GiB" in said
 
 
 def test_what_an_update_costs():
