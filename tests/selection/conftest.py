@@ -1,9 +1,13 @@
 """Planted transfers: sources that follow the target's rule, and sources that contradict it."""
 
+import numpy as np
 import pytest
 import torch
 
+from warmstart.tasks.labelled_texts import TextRows
+from warmstart.tasks.text_tasks import TextTask, make_text_transfer
 from warmstart.tasks.transfer import Rows, make_transfer
+from warmstart.tasks.words import words
 
 
 def planted(helpful=4, harmful=2, rows=300, size=5, seed=0, classes=2):
@@ -27,3 +31,26 @@ def planted(helpful=4, harmful=2, rows=300, size=5, seed=0, classes=2):
 @pytest.fixture(scope="session")
 def make_planted():
     return planted
+
+
+def texts(rows, seed, flip=False):
+    """A text is good when its first two words come in order, which no count of words says."""
+    draw = np.random.default_rng(seed)
+    found, labels = [], []
+    for _ in range(rows):
+        first, fill = bool(draw.random() < 0.4), draw.choice(["so", "it", "is", "then"], draw.integers(1, 4))
+        found.append(" ".join(["sun rain" if first else "rain sun", *fill]))
+        labels.append("good" if first != flip else "bad")
+    return TextRows(tuple(found), tuple(labels))
+
+
+@pytest.fixture(scope="session")
+def written():
+    """Transfers of texts: a source that helps and one that contradicts."""
+
+    def make(apart=False, rows=60):
+        tasks = {"same": TextTask(texts(rows, 1)), "other": TextTask(texts(rows + 5, 2, flip=True))}
+        tasks["target"] = TextTask(texts(20, 3), texts(80, 4), texts(90, 5))
+        return make_text_transfer(tasks, "target", words, apart)
+
+    return make

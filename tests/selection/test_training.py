@@ -8,12 +8,13 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from warmstart.core import Columns
+from warmstart.core import Columns, InputError
 from warmstart.core.trees import take
 from warmstart.engine.noise import generator
 from warmstart.engine.stage import PLAIN
 from warmstart.models.mlp import seeded
 from warmstart.models.one_hot import OneHotNet
+from warmstart.models.transformer import Shape, TransformerNet
 from warmstart.selection.training import Config, draw, mixture, outputs, shares, train_models
 
 CFG = Config(hidden=(8,), steps=30, batch=16, lr=0.02, weight_decay=0.1, balance=0.5, chunk=2)
@@ -21,8 +22,9 @@ CFG = Config(hidden=(8,), steps=30, batch=16, lr=0.02, weight_decay=0.1, balance
 
 def by_hand(transfer, share, cfg, seed):
     """One model, the way a user of torch would write it, drawing rows by hand."""
+    build, inside = (OneHotNet, cfg.hidden) if cfg.text is None else (TransformerNet, cfg.text)
     with seeded(seed):
-        module = OneHotNet(transfer.columns, cfg.hidden, transfer.outputs, len(transfer.names) if cfg.own_heads else 1)
+        module = build(transfer.columns, inside, transfer.outputs, len(transfer.names) if cfg.own_heads else 1)
     optimiser = torch.optim.AdamW(module.parameters(), lr=cfg.lr, weight_decay=cfg.weight_decay)
     uniform = torch.rand(cfg.steps, 2, cfg.batch, generator=generator(seed, 7))
     edges = share.cumsum(0) / share.sum()
@@ -47,9 +49,17 @@ def by_hand(transfer, share, cfg, seed):
 
 @pytest.mark.parametrize(("own_heads", "classes"), [(False, 2), (True, 2), (True, 3)])
 def test_stacked_training_equals_separate_training(make_planted, own_heads, classes):
-    transfer = make_planted(classes=classes)
-    cfg = replace(CFG, own_heads=own_heads)
     members = torch.tensor([[1.0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 1, 1]])
+    equals_separate_training(make_planted(classes=classes), replace(CFG, own_heads=own_heads), members)
+
+
+@pytest.mark.parametrize("own_heads", [False, True])
+def test_stacked_training_of_transformers_equals_separate_training(written, own_heads):
+    cfg = replace(CFG, text=Shape(width=8, layers=2, views=2), own_heads=own_heads)
+    equals_separate_training(written(apart=own_heads), cfg, torch.tensor([[1.0, 0], [0, 1], [1, 1]]))
+
+
+def equals_separate_training(transfer, cfg, members):
     share = shares(transfer, members, cfg.balance)
     phi = train_models(transfer, share, cfg, seed=4)
     said = outputs(transfer, cfg, phi, transfer.validation.x)
@@ -123,3 +133,8 @@ def test_the_table_is_one_hot_and_a_dense_layer():
     first = one_hot @ net.table.weight + net.numbers(x["numeric"])
     dense = nn.Sequential(nn.ReLU(), net.body, net.head)
     torch.testing.assert_close(net(x), dense(first))
+
+
+def test_a_head_for_all_is_refused_where_labels_differ(written):
+    with pytest.raises(InputError, match="a head for each task"):
+        train_models(written(apart=True), torch.ones(1, 3), replace(CFG, text=Shape(8, 1, 2)))

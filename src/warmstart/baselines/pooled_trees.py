@@ -82,6 +82,8 @@ def fit(transfer: Transfer, members: Tensor, cfg: Config = Config(), seed: int =
     lightgbm = _lightgbm()
     if transfer.kind == "squared":
         raise InputError("a target of classes", "numbers", "use another method")
+    if transfer.apart and bool(members.any()):
+        raise InputError("the same labels in all tasks", "labels of their own", "use the target alone, or networks")
     pool = transfer.pool.to("cpu")
     task = torch.repeat_interleave(torch.arange(len(transfer.names)), pool.lengths)
     chosen = torch.cat([members.bool().cpu(), torch.ones(1, dtype=torch.bool)])[task].nonzero().flatten()

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from warmstart.core import Columns, InputError
+from warmstart.models.heads import own_head
 from warmstart.models.mlp import body, linear
 
 
@@ -27,7 +28,7 @@ class OneHotNet(nn.Module):
         if not hidden:
             raise InputError("at least one hidden layer", "none", "pass hidden=(32,)")
         sizes = [*columns.categorical, *columns.bag]
-        self.bags, self.heads, self.outputs = len(columns.bag), heads, outputs
+        self.bags, self.heads = len(columns.bag), heads
         # the first line of each column in the table: numbers, since a CUDA graph cannot hold a copy from the host
         self.places = [sum(sizes[:i]) for i in range(len(sizes))]
         self.numbers = linear(columns.numeric, hidden[0])
@@ -50,10 +51,4 @@ class OneHotNet(nn.Module):
         return out
 
     def forward(self, x: dict[str, Tensor]) -> Tensor:
-        out: Tensor = self.head(self.features(x))
-        if self.heads == 1:
-            return out
-        each = out.reshape(*out.shape[:-1], self.heads, self.outputs)
-        own = x["head"].unsqueeze(-1).unsqueeze(-1).expand(*each.shape[:-2], 1, self.outputs)
-        chosen: Tensor = each.gather(-2, own).squeeze(-2)
-        return chosen
+        return own_head(self.head(self.features(x)), x, self.heads)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from warmstart.core import Batch, Columns, Likelihood, Model, Params, Tree, functional, task_loss
+from warmstart.core import Batch, Columns, InputError, Likelihood, Model, Params, Tree, functional, task_loss
 from warmstart.core.trees import concat, expand, leaves, take, tree_map
 from warmstart.engine.capture import capture, own
 from warmstart.engine.loop import NO_WATCH, Report, Watch, run, silent
@@ -30,6 +30,7 @@ from warmstart.maths.optim import Optimiser, adam, cosine
 from warmstart.models.likelihoods import binary, multiclass, squared
 from warmstart.models.mlp import seeded
 from warmstart.models.one_hot import OneHotNet
+from warmstart.models.transformer import Shape, TransformerNet
 from warmstart.tasks.transfer import Transfer
 
 LIKELIHOODS = {kind.name: kind for kind in (binary, multiclass, squared)}
@@ -39,6 +40,7 @@ TOGETHER = 20  # updates in one CUDA graph
 @dataclass(frozen=True)
 class Config:
     hidden: tuple[int, ...] = (32, 32)
+    text: Shape | None = None  # a transformer over the words of a text, in place of hidden layers
     own_heads: bool = False  # a last layer for each task, or one for all
     steps: int = 500
     batch: int = 256
@@ -82,11 +84,14 @@ class Form(NamedTuple):
     outputs: int
     heads: int
     kind: str  # of target
+    text: Shape | None = None
 
 
 def form(transfer: Transfer, cfg: Config) -> Form:
+    if transfer.apart and not cfg.own_heads:
+        raise InputError("a head for each task, whose labels differ", "one for all", "pass Config(own_heads=True)")
     heads = len(transfer.names) if cfg.own_heads else 1
-    return Form(transfer.columns, tuple(cfg.hidden), transfer.outputs, heads, transfer.kind)
+    return Form(transfer.columns, tuple(cfg.hidden), transfer.outputs, heads, transfer.kind, cfg.text)
 
 
 def network(transfer: Transfer, cfg: Config, seed: int) -> Model:
@@ -96,6 +101,8 @@ def network(transfer: Transfer, cfg: Config, seed: int) -> Model:
 
 def _network(shape: Form, seed: int) -> Model:
     with seeded(seed):
+        if shape.text is not None:
+            return functional(TransformerNet(shape.columns, shape.text, shape.outputs, shape.heads))
         return functional(OneHotNet(shape.columns, shape.hidden, shape.outputs, shape.heads))
 
 

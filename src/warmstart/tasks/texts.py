@@ -9,6 +9,7 @@ Vocabularies, idf and V are learned from texts alone, those of the training part
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -17,12 +18,20 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from torch import Tensor
 
 from warmstart.core import InputError
-from warmstart.tasks.wrench import Votes
 
 DIMENSIONS = 600  # of all blocks together
 
 
-def embed(parts: Sequence[Votes], dimensions: int = DIMENSIONS, seed: int = 0) -> list[Tensor]:
+class Written(Protocol):
+    """A part of a set of texts; where the question is how two entities are related, with what is between them."""
+
+    @property
+    def texts(self) -> tuple[str, ...]: ...
+    @property
+    def relations(self) -> tuple[str, ...]: ...
+
+
+def embed(parts: Sequence[Written], dimensions: int = DIMENSIONS, seed: int = 0) -> list[Tensor]:
     """[n, d] for each part; what is learned is learned from the first. The last column is 1."""
     if dimensions < 3:
         raise InputError("at least three dimensions", f"{dimensions}", "raise them")

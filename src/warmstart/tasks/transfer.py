@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from warmstart.core import Columns, InputError, Tree
-from warmstart.core.trees import take, to_device
+from warmstart.core.trees import concat, take, to_device
 from warmstart.tasks.cells import texts
 from warmstart.tasks.pool import Pool, make_pool
 from warmstart.tasks.roles import Roles, require
@@ -49,6 +49,7 @@ class Transfer(NamedTuple):
     kind: str  # of target, as the likelihoods are named
     outputs: int  # of a network: 1, or the number of classes
     schema: Schema | None = None  # of the table it was read from
+    apart: bool = False  # tasks have labels of their own, which a head for each can learn
 
     @property
     def sources(self) -> int:
@@ -135,35 +136,48 @@ def numbered(again: Callable[[], object]) -> Iterator[None]:
 
 
 def make_transfer(
-    sources: Sequence[Rows], train: Rows, validation: Rows, test: Rows, kind: str = "binary", classes: int = 2
+    sources: Sequence[Rows],
+    train: Rows,
+    validation: Rows,
+    test: Rows,
+    kind: str = "binary",
+    classes: int = 2,
+    *,
+    columns: Columns | None = None,
+    names: Sequence[str] | None = None,
+    apart: bool = False,
 ) -> Transfer:
-    """From rows whose x are numbers [n, d]; sources are called 0, 1 and so on."""
+    """From rows whose x are numbers [n, d], or with `columns` trees of these; tasks are called 0, 1 and so on, and
+    target, unless `names` [k + 1] says otherwise."""
     for place, rows in enumerate([*sources, train, validation, test]):
         if not len(rows.y):
             what = f"source {place}" if place < len(sources) else "a part of the target"
             raise InputError("rows in every source and part", f"none in {what}", "leave it out, or pass its rows")
-    every = [*sources, train]
 
-    def told(x: Tensor) -> Tree:
-        empty = torch.zeros(len(x), 0, dtype=torch.long, device=x.device)
-        return {"numeric": x, "categorical": empty, "bag": empty.unsqueeze(-1)}
+    def told(rows: Rows) -> Rows:
+        return rows if columns is not None else rows._replace(x=as_numbers(rows.x))
 
-    lengths = torch.tensor([len(rows.y) for rows in every], device=train.y.device)
-    pool = make_pool(told(torch.cat([rows.x for rows in every])), torch.cat([rows.y for rows in every]), lengths)
-    group = torch.cat([rows.group for rows in every])
-    names = (*(str(i) for i in range(len(sources))), "target")
-    count = 1 + max(int(part.max()) for part in (group, validation.group, test.group))
+    every: Rows = concat([told(rows) for rows in (*sources, train)])
+    lengths = torch.tensor([len(rows.y) for rows in (*sources, train)], device=train.y.device)
+    count = 1 + max(int(part.group.max()) for part in (every, validation, test))
     return Transfer(
-        pool,
-        group,
-        validation._replace(x=told(validation.x)),
-        test._replace(x=told(test.x)),
-        names,
+        make_pool(every.x, every.y, lengths),
+        every.group,
+        told(validation),
+        told(test),
+        (*(str(i) for i in range(len(sources))), "target") if names is None else tuple(names),
         tuple(str(g) for g in range(count)),
-        Columns(train.x.shape[-1]),
+        Columns(train.x.shape[-1]) if columns is None else columns,
         kind,
         classes if kind == "multiclass" else 1,
+        apart=apart,
     )
+
+
+def as_numbers(x: Tensor) -> Tree:
+    """Rows [n, d] in the form that tables have."""
+    empty = torch.zeros(len(x), 0, dtype=torch.long, device=x.device)
+    return {"numeric": x, "categorical": empty, "bag": empty.unsqueeze(-1)}
 
 
 def split_rows(rows: np.ndarray, parts: Sequence[float], draw: np.random.Generator) -> list[np.ndarray]:
