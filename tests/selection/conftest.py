@@ -46,10 +46,10 @@ def texts(rows, seed, flip=False):
 
 @pytest.fixture(scope="session")
 def written():
-    """Transfers of texts: a source that helps and one that contradicts."""
+    """Transfers of texts: two sources that help and two that contradict."""
 
     def make(apart=False, rows=60):
-        tasks = {"same": TextTask(texts(rows, 1)), "other": TextTask(texts(rows + 5, 2, flip=True))}
+        tasks = {f"source {i}": TextTask(texts(rows + 5 * i, 10 + i, flip=i > 1)) for i in range(4)}
         tasks["target"] = TextTask(texts(20, 3), texts(80, 4), texts(90, 5))
         return make_text_transfer(tasks, "target", words, apart)
 

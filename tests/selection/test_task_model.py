@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from warmstart.core import InputError
+from warmstart.models.transformer import Shape
 from warmstart.selection import final, task_model
 from warmstart.selection.measures import cross_entropy, negative_margin, zero_one
 from warmstart.selection.training import Config as Training
@@ -34,6 +35,18 @@ def test_sources_with_the_opposite_rule_are_left_out(make_planted, linear):
     assert (found.comparison is not None) == math.isnan(found.ceiling) == linear
     if linear:
         assert found.comparison.spearman > 0.7
+
+
+@pytest.mark.parametrize("linear", [False, True])
+def test_a_transformer_finds_sources_whose_texts_mean_the_same(written, linear):
+    transfer = written()
+    training = Training(text=Shape(width=16, layers=1, views=2), steps=80, batch=32, lr=0.01, balance=0.0)
+    cfg = task_model.Config(size=2, subsets=4, held_out=2, starts=1, linear=linear, training=training)
+    theta = task_model.estimate(transfer, cfg).surrogate.theta
+    assert theta[:2].max() < theta[2:].min()
+    if not linear:
+        helped = final.choose(transfer, torch.tensor([[1.0, 1, 0, 0]]), cross_entropy, final.Config(training))
+        assert zero_one(helped.outputs(transfer.test.x)[None], transfer.test) < 0.05  # a count of words says nothing
 
 
 def test_f_may_come_from_elsewhere_and_is_averaged_over_starts(make_planted):

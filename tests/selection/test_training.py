@@ -56,7 +56,7 @@ def test_stacked_training_equals_separate_training(make_planted, own_heads, clas
 @pytest.mark.parametrize("own_heads", [False, True])
 def test_stacked_training_of_transformers_equals_separate_training(written, own_heads):
     cfg = replace(CFG, text=Shape(width=8, layers=2, views=2), own_heads=own_heads)
-    equals_separate_training(written(apart=own_heads), cfg, torch.tensor([[1.0, 0], [0, 1], [1, 1]]))
+    equals_separate_training(written(apart=own_heads), cfg, torch.tensor([[1.0, 0, 0, 0], [0, 1, 0, 1], [1, 1, 1, 1]]))
 
 
 def equals_separate_training(transfer, cfg, members):
@@ -137,4 +137,4 @@ def test_the_table_is_one_hot_and_a_dense_layer():
 
 def test_a_head_for_all_is_refused_where_labels_differ(written):
     with pytest.raises(InputError, match="a head for each task"):
-        train_models(written(apart=True), torch.ones(1, 3), replace(CFG, text=Shape(8, 1, 2)))
+        train_models(written(apart=True), torch.ones(1, 5), replace(CFG, text=Shape(8, 1, 2)))

@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+import torch
 
 from warmstart.core import InputError
 from warmstart.studies import select_weak
@@ -83,3 +84,29 @@ def test_no_test_label_decides(tmp_path, monkeypatch):
 def test_without_data_it_is_said():
     with pytest.raises(InputError, match="a folder with WRENCH"):
         select_weak.run()
+
+
+def test_sets_of_the_paper_are_run_where_they_are_and_named_where_not(tmp_path, monkeypatch):
+    write(tmp_path / "cdr")
+    monkeypatch.setitem(select_weak.PRESETS, "quick", select_weak.Preset(("cdr", "chemprot"), 1, 40, 1))
+    monkeypatch.setitem(select_weak.SETS, "cdr", (3, 25))
+    found = select_weak.run(data=tmp_path, only=[ALL, OURS])
+    assert {row.setting["set"] for row in found.results.rows} == {"cdr"}
+    assert {row.metric: row.peer for row in found.results.rows if row.method == ALL} == {ACCURACY: "", F1: "paper 58.2"}
+    assert "not at hand: chemprot." in found.sections[0].prose
+
+
+def test_texts_may_be_embedded_by_a_model(tmp_path, monkeypatch):
+    write(tmp_path / "data" / "sms")
+    monkeypatch.setitem(select_weak.PRESETS, "quick", select_weak.Preset(("sms",), 1, 40, 1))
+    asked = []
+
+    def embedded(parts, model):
+        asked.append(model)
+        return [torch.tensor([[len(text) / 50, 1.0] for text in part.texts]) for part in parts]
+
+    monkeypatch.setattr(select_weak.sentences, "embed", embedded)
+    for _ in range(2):
+        found = select_weak.run(data=tmp_path / "data", only=[ALONE], folder=tmp_path / "kept", model="org/mini")
+    assert asked == ["org/mini"] and [file.name for file in (tmp_path / "kept").iterdir()] == ["sms 0 mini.json"]
+    assert found.results.rows[0].setting == {"set": "sms", "texts": "mini"}

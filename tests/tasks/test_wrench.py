@@ -6,7 +6,7 @@ from zipfile import ZipFile
 import pytest
 
 from warmstart.core import InputError
-from warmstart.tasks.wrench import read_wrench
+from warmstart.tasks.wrench import at_hand, read_wrench
 
 
 def entry(label, votes, text="buy now"):
@@ -31,6 +31,7 @@ def test_a_folder_and_the_archive_hold_the_same(tmp_path):
         for file in (tmp_path / "a" / "datasets" / "sms").iterdir():
             archive.write(file, f"datasets/sms/{file.name}")
     folder, zipped = read_wrench(tmp_path / "a", "sms"), read_wrench(tmp_path, "sms")
+    assert at_hand(tmp_path / "a", "sms") and at_hand(tmp_path, "sms") and not at_hand(tmp_path, "cdr")
     assert folder.classes == zipped.classes == ("ham", "spam")
     assert folder.train.texts == ("buy now", "hello") and folder.train.label.tolist() == [1, 0]
     assert folder.train.votes.tolist() == zipped.train.votes.tolist() == [[1, -1], [-1, 0]]
@@ -55,6 +56,7 @@ def test_what_is_damaged_is_said(tmp_path, changed, words):
 
 
 def test_what_is_not_there_is_said(tmp_path):
+    assert not at_hand(tmp_path, "sms")
     with pytest.raises(InputError, match=r"wrench_datasets.zip or datasets/sms"):
         read_wrench(tmp_path, "sms")
 
@@ -65,5 +67,16 @@ def test_the_real_sets(shared_data):
     found = read_wrench(shared_data, "youtube")
     assert [len(part.texts) for part in found[1:]] == [1586, 120, 250] and found.train.votes.shape[1] == 10
     assert (found.train.votes >= 0).mean() == pytest.approx(0.1634, abs=1e-3)
+    assert at_hand(shared_data, "youtube") and not at_hand(shared_data, "chemprot")
     with pytest.raises(InputError, match=r"train.json of chemprot"):
         read_wrench(shared_data, "chemprot")
+
+
+def test_sets_of_related_entities_have_the_words_between(tmp_path):
+    """As cdr and chemprot come, which are not at hand here."""
+    related = entry(1, [1, -1], "aspirin may cause asthma")
+    related["data"] |= {"entity1": "aspirin", "entity2": "asthma", "span1": [0, 7], "span2": [18, 24]}
+    parts = {part: {"0": related} for part in ("train", "valid", "test")}
+    write(tmp_path / "cdr", **parts)
+    found = read_wrench(tmp_path, "cdr")
+    assert found.test.relations == ("first=1 between=may between=cause entity1=aspirin entity2=asthma",)

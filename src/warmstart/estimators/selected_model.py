@@ -23,7 +23,6 @@ from warmstart.estimators.folder import SCHEMA, WEIGHTS, pack, read_config, read
 from warmstart.estimators.source_methods import FOREST, MEAN
 from warmstart.estimators.source_selection import Selection
 from warmstart.estimators.trained import damaged
-from warmstart.models.transformer import Shape
 from warmstart.selection.final import NETWORK
 from warmstart.selection.training import LIKELIHOODS, Form, outputs_of, parameters
 from warmstart.tasks.schema import Schema
@@ -118,8 +117,7 @@ class SelectedModel:
         outputs = len(target.classes) if target.kind == "multiclass" else 1
         heads = self.about["of"] + 1 if self.form.get("own_heads") else 1
         hidden = tuple(int(size) for size in self.form.get("hidden", ()))
-        text = Shape(**self.form["text"]) if "text" in self.form else None
-        return Form(self.schema.columns, hidden, outputs, heads, target.kind, text)
+        return Form(self.schema.columns, hidden, outputs, heads, target.kind)
 
     def _example(self) -> Tree:
         """One row of nothing, which any model can be asked about."""

@@ -49,8 +49,8 @@ class Block(nn.Module):
             part.unflatten(-1, (self.views, -1)).transpose(-2, -3) for part in self.asked(self.norm(h)).chunk(3, -1)
         )
         score = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
-        padding = torch.where(words, 0.0, -1e9).to(score)[..., None, None, :]
-        found = torch.softmax(score + padding, -1) @ value
+        padding = (words.to(score) - 1)[..., None, None, :]
+        found = torch.softmax(score + 1e9 * padding, -1) @ value
         h = h + self.taken(found.transpose(-2, -3).flatten(-2))
         out: Tensor = h + self.down(torch.nn.functional.gelu(self.up(self.norm_alone(h))))
         return out

@@ -7,7 +7,7 @@ differences are noisy, so a preferred candidate stands unless another is surely 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -98,14 +98,13 @@ def keep_best(
         error = standard_error(measure, out[[preferred, best]], transfer.validation)
         enough = z_score(1 - (1 - SURE) / (len(values) - 1)) * error
         best = preferred if float(values[preferred] - values[best]) <= enough else best
-    kept, text = take(phi, [best]), cfg.training.text
-    form = {"model": NETWORK, "hidden": list(cfg.training.hidden), "own_heads": cfg.training.own_heads}
+    kept = take(phi, [best])
     return Fitted(
         lambda x: outputs(transfer, cfg.training, kept, x)[0],
         members[best].bool().cpu(),
         float(values[best]),
         len(members),
-        Kept(form if text is None else form | {"text": asdict(text)}, kept),
+        Kept({"model": NETWORK, "hidden": list(cfg.training.hidden), "own_heads": cfg.training.own_heads}, kept),
     )
 
 

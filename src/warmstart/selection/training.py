@@ -47,7 +47,7 @@ class Config:
     lr: float = 0.01  # falls to zero along a cosine
     weight_decay: float = 0.01
     balance: float = 1.0  # a task is drawn in proportion to rows^balance: 1, every row alike; 0, every task alike
-    chunk: int | None = None  # models at once; None: 25 on a CPU, 500 on a GPU
+    chunk: int | None = None  # models at once; None: 25 on a CPU, 500 on a GPU, of transformers a fifth
 
 
 class Drawn(NamedTuple):
@@ -90,6 +90,8 @@ class Form(NamedTuple):
 def form(transfer: Transfer, cfg: Config) -> Form:
     if transfer.apart and not cfg.own_heads:
         raise InputError("a head for each task, whose labels differ", "one for all", "pass Config(own_heads=True)")
+    if cfg.text is not None and transfer.schema is not None:
+        raise InputError("texts for a transformer", "a table, whose bags have no order", "use hidden layers")
     heads = len(transfer.names) if cfg.own_heads else 1
     return Form(transfer.columns, tuple(cfg.hidden), transfer.outputs, heads, transfer.kind, cfg.text)
 
@@ -192,7 +194,8 @@ def train_models(
     begin = expand(first, len(share)) if start is None else start
     uniform = torch.rand(cfg.steps, 2, cfg.batch, generator=generator(seed, 7)).to(device)
     stacked = _stacked(step, form(transfer, cfg), cfg.weight_decay, stage)
-    parts, done = chunks(len(share), cfg.chunk or (500 if device.type == "cuda" else 25)), 0
+    usual = (500 if device.type == "cuda" else 25) // (5 if cfg.text else 1)
+    parts, done = chunks(len(share), cfg.chunk or usual), 0
     found = []
     for part in parts:
 
@@ -256,7 +259,7 @@ def _watch(look: Callable[[Params], None]) -> Watch:
 
 
 def outputs(transfer: Transfer, cfg: Config, phi: Params, x: Tree, rows: int = 100_000) -> Tensor:
-    """What every model says of target rows: [m, n, out]. `rows` bounds how many are looked at together."""
+    """What every model says of target rows: [m, n, out]. `rows`, or words, bounds what is looked at together."""
     return outputs_of(form(transfer, cfg), transfer.sources, phi, x, rows)
 
 
@@ -267,7 +270,7 @@ def outputs_of(shape: Form, target: int, phi: Params, x: Tree, rows: int = 100_0
     numbers = x["numeric"]
     head = torch.full(numbers.shape[:-1], target, dtype=torch.long, device=numbers.device)
     asked = {**x, "head": head}
-    size = max(1, rows // max(1, len(head)))
+    size = max(1, rows // max(1, len(head) * (x["bag"].shape[-1] if shape.text else 1)))
     with torch.no_grad():
         said = [vmap(model.apply, in_dims=(0, None))(take(phi, part), asked) for part in chunks(count, size)]
     return torch.cat(said)

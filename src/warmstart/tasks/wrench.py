@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import BadZipFile, ZipFile
@@ -19,7 +20,8 @@ from numpy.typing import NDArray
 from warmstart.core import InputError
 
 ARCHIVE = "wrench_datasets.zip"
-ABSENT = ("cdr", "chemprot")  # of the paper's sets: cdr is not there, chemprot has no training part
+PARTS = ("label", "train", "valid", "test")
+MAY_LACK = ("cdr", "chemprot")  # of the paper's sets: archives may be without one, or without its training part
 
 
 class Votes(NamedTuple):
@@ -40,7 +42,7 @@ class Wrench(NamedTuple):
 
 def read_wrench(path: str | Path, name: str) -> Wrench:
     """One set from a folder that holds the archive, or `datasets/<name>`, or `<name>`."""
-    parts = {part: _content(Path(path), name, f"{part}.json") for part in ("label", "train", "valid", "test")}
+    parts = {part: _content(Path(path), name, f"{part}.json") for part in PARTS}
     classes = tuple(str(parts["label"][key]) for key in sorted(parts["label"], key=int))
     read = [_votes(parts[part], f"{part}.json of {name}", len(classes)) for part in ("train", "valid", "test")]
     if len({part.votes.shape[1] for part in read}) > 1:
@@ -50,9 +52,23 @@ def read_wrench(path: str | Path, name: str) -> Wrench:
     return Wrench(classes, *read)
 
 
-def _content(root: Path, name: str, file: str) -> dict[str, object]:
+def at_hand(path: str | Path, name: str) -> bool:
+    """Whether all files of a set are there."""
+    root, archived = Path(path), set[str]()
+    if (root / ARCHIVE).is_file():
+        with suppress(BadZipFile), ZipFile(root / ARCHIVE) as archive:
+            archived = set(archive.namelist())
+    files = [f"{part}.json" for part in PARTS]
+    return all(f"datasets/{name}/{file}" in archived or _folder_file(root, name, file) for file in files)
+
+
+def _folder_file(root: Path, name: str, file: str) -> Path | None:
     places = [root / "datasets" / name / file, root / name / file]
-    found = next((place for place in places if place.is_file()), None)
+    return next((place for place in places if place.is_file()), None)
+
+
+def _content(root: Path, name: str, file: str) -> dict[str, object]:
+    found = _folder_file(root, name, file)
     try:
         if found is not None:
             text = found.read_text("utf-8")
@@ -63,7 +79,7 @@ def _content(root: Path, name: str, file: str) -> dict[str, object]:
         remedy = "pass the folder of the benchmark with --data or WARMSTART_DATA"
         raise InputError(f"{ARCHIVE} or datasets/{name} in {root}", type(error).__name__, remedy) from None
     except KeyError:
-        remedy = f"use another set; {' and '.join(ABSENT)} may be incomplete"
+        remedy = f"use another set; {' and '.join(MAY_LACK)} may be incomplete"
         raise InputError(f"{file} of {name} in {root / ARCHIVE}", "none", remedy) from None
     try:
         content = json.loads(text)
