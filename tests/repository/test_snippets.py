@@ -1,5 +1,6 @@
 """What the pages tell a reader to type works, and does what the page says."""
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -171,7 +172,7 @@ def test_the_page_of_preferences_predicts_ratings(simulated_ratings):
 
 
 def test_the_page_of_task_modelling_chooses_sources():
-    (snippet,) = blocks("docs/methods/task_model.md")
+    snippet, _ = blocks("docs/methods/task_model.md")
     draw = np.random.default_rng(0)
     table = pd.DataFrame({"state": np.repeat(["HI", "A", "B", "C", "D"], 200), "x": draw.normal(size=1000)})
     table["y"] = (table["x"] > 0) ^ (table["state"] == "C")
@@ -184,6 +185,22 @@ def test_the_page_of_task_modelling_chooses_sources():
     exec(snippet, names)
     assert names["chosen"].members.shape == (4,)
     assert names["chosen"].outputs(names["transfer"].test.x).shape == (40, 1)
+
+
+def test_the_page_of_task_modelling_reads_texts(tmp_path, monkeypatch):
+    _, snippet = blocks("docs/methods/task_model.md")
+    lines = [json.dumps({"text": f"so it is {i % 3}", "text2": "or not", "label": i % 2}) for i in range(8)]
+    for task in ("rte", "cola", "wnli", "hate", "boolq"):
+        (tmp_path / "tasks" / task).mkdir(parents=True)
+        for part in ("train", "valid", "test") if task == "rte" else ("train",):
+            (tmp_path / "tasks" / task / f"{part}.jsonl").write_text("\n".join(lines))
+    monkeypatch.chdir(tmp_path)
+    # the reader waits for the trainings; a test does not
+    names = {}
+    exec(
+        snippet.replace("size=5, subsets=200, held_out=50", "size=1, subsets=2, held_out=2").replace("300", "2"), names
+    )
+    assert names["transfer"].names == ("boolq", "cola", "hate", "wnli", "rte") and names["found"].f.shape == (4,)
 
 
 def test_the_page_of_model_fusion_makes_a_model(tmp_path, monkeypatch):
