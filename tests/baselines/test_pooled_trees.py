@@ -54,3 +54,10 @@ def test_lightgbm_that_is_not_there_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "lightgbm", None)
     with pytest.raises(InputError, match=r"warmstart\[boost\]"):
         pooled_trees.fit(transfer(), torch.ones(2))
+
+
+def test_tasks_with_labels_of_their_own_are_not_pooled():
+    apart = transfer()._replace(apart=True)
+    with pytest.raises(InputError, match="the same labels in all tasks"):
+        pooled_trees.fit(apart, torch.tensor([1.0, 0.0]), CFG)
+    assert pooled_trees.fit(apart, torch.zeros(2), CFG)(apart.test.x).shape == (200, 1)

@@ -138,3 +138,8 @@ def test_the_table_is_one_hot_and_a_dense_layer():
 def test_a_head_for_all_is_refused_where_labels_differ(written):
     with pytest.raises(InputError, match="a head for each task"):
         train_models(written(apart=True), torch.ones(1, 5), replace(CFG, text=Shape(8, 1, 2)))
+
+
+def test_a_transformer_of_a_table_is_refused(written):
+    with pytest.raises(InputError, match="texts for a transformer"):
+        train_models(written()._replace(schema="any"), torch.ones(1, 5), replace(CFG, text=Shape(8, 1, 2)))
