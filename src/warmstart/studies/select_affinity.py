@@ -1,12 +1,14 @@
 """Does a set of sources help? Task modelling against averaging what each source does alone.
 
 Figures 1 and 2 of the paper on census states, with Hawaii as target: whether the sign of f(S) - f(nothing) is right and
-how well f is ranked, for sets of one to four sources. Where nearly all sets help or nearly none does, the sign is no
-feat: what knowing only the more frequent one is worth stands beside.
+how well f is ranked, for sets of one to four sources, as they are and with a third of them corrupted as in
+`select_harm`. Where nearly all sets help or nearly none does, the sign is no feat: what knowing only the more frequent
+one is worth stands beside.
 """
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -14,6 +16,7 @@ from math import comb
 from pathlib import Path
 from typing import NamedTuple
 
+import pandas as pd
 import torch
 from torch import Tensor
 
@@ -22,10 +25,12 @@ from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
 from warmstart.metrics.ranking import spearman
 from warmstart.report import Column, Results, Row, called, make_results, make_row, table
+from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.selection import surrogate, task_model, training
 from warmstart.selection.measures import cross_entropy
 from warmstart.selection.subsets import indicators, sample_subsets
+from warmstart.studies.select_harm import corrupted_transfer
 from warmstart.tasks.acs_income import ROLES, STATE, read_acs_income
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.transfer import Transfer, read_transfer
@@ -35,6 +40,7 @@ OURS, AVERAGE, MAJORITY = "task_model", "average of single sources", "the more f
 METHODS = (OURS, AVERAGE, MAJORITY)
 SIZES = (1, 2, 3, 4)
 SIGN, RANK = "sign right", "Spearman"
+CLEAN, HARMED = "as they are", "a third corrupted"
 
 
 class Preset(NamedTuple):
@@ -60,25 +66,32 @@ def run(
     progress: Callable[[str], Report] | None = None,
     folder: Path | None = None,
 ) -> Outcome:
-    check_names(only, METHODS)
+    check_names(only, (*METHODS, CLEAN, HARMED), "methods or sources")
     data = given(data, "ACSIncome")
     began, chosen, place = time.perf_counter(), PRESETS[preset], choose_device(device)
+    names, kinds = (([name for name in all_of if name in only] or all_of) for all_of in (METHODS, (CLEAN, HARMED)))
     people = read_acs_income(data)
     people = people[people[STATE] != LEFT_OUT].reset_index(drop=True)
-    found: dict[int, dict[tuple[str, str, int], float]] = {}
-    for seed in seeds:
-        report = (progress or (lambda label: silent))(f"seed {seed}")
-        transfer = read_transfer(people, ROLES, TARGET, seed=seed, most=chosen.most).to(place)
-        found[seed] = helps(transfer, chosen, seed)
-        report(1, 1, "")
-    names = list(only) or list(METHODS)
     rows: list[Row] = []
-    for method, metric, number in next(iter(found.values())):
-        if method in names:
-            values = {seed: one[method, metric, number] for seed, one in found.items()}
-            rows.append(make_row(method, {"target": TARGET, "size": number}, metric, values))
+    for kind in kinds:
+        found: dict[int, dict[tuple[str, str, int], float]] = {}
+        report = (progress or (lambda label: silent))(f"sources {kind}")
+        for i, seed in enumerate(seeds):
+            found[seed] = helps(transfer_of(people, kind, seed, chosen.most).to(place), chosen, seed)
+            report(i + 1, len(seeds), f"seed {seed}")
+        for method, metric, number in next(iter(found.values())):
+            if method in names:
+                values = {seed: one[method, metric, number] for seed, one in found.items()}
+                setting = {"target": TARGET, "sources": kind, "size": number}
+                rows.append(make_row(method, setting, metric, values))
     results = make_results("select_affinity", preset, str(place), called(), rows)
     return Outcome(results, sections(results, names), verdict(rows, time.perf_counter() - began))
+
+
+def transfer_of(people: pd.DataFrame, kind: str, seed: int, most: int | None) -> Transfer:
+    if kind == HARMED:
+        return corrupted_transfer(people, TARGET, seed, most)[0]
+    return read_transfer(people, ROLES, TARGET, seed=seed, most=most)
 
 
 def helps(transfer: Transfer, chosen: Preset, seed: int) -> dict[tuple[str, str, int], float]:
@@ -116,18 +129,28 @@ def helps(transfer: Transfer, chosen: Preset, seed: int) -> dict[tuple[str, str,
 
 def sections(results: Results, names: Sequence[str]) -> list[Section]:
     found = []
-    for metric in (SIGN, RANK):
-        columns = [Column(f"|S| = {size}", metric, {"size": size}, 2, "higher") for size in SIZES]
-        told = [name for name in names if any(row.method == name and row.metric == metric for row in results.rows)]
-        found.append(Section(metric, table=table(results, told, columns, [AVERAGE, MAJORITY])))
+    for kind in dict.fromkeys(str(row.setting["sources"]) for row in results.rows):
+        for metric in (SIGN, RANK):
+            columns = [Column(f"|S| = {size}", metric, {"size": size, "sources": kind}, 2, "higher") for size in SIZES]
+            told = [name for name in names if any(row.method == name and row.metric == metric for row in results.rows)]
+            made = table(results, told, columns, [AVERAGE, MAJORITY], caption=f"{metric}, sources {kind}")
+            found.append(Section(f"{metric}, sources {kind}", table=made, svg=_picture(results, metric, kind)))
     return found
 
 
+def _picture(results: Results, metric: str, kind: str) -> str:
+    own = [row for row in results.rows if row.setting["sources"] == kind]
+    return error_curves(curves(own, metric, "size"), x_label="sources in a set", y_label=metric)
+
+
 def verdict(rows: Sequence[Row], seconds: float) -> str:
-    parts = []
-    for metric in (SIGN, RANK):
-        for name in METHODS:
-            values = [row.mean for row in rows if row.method == name and row.metric == metric]
+    said = []
+    for kind in dict.fromkeys(str(row.setting["sources"]) for row in rows):
+        parts = []
+        for metric, name in itertools.product((SIGN, RANK), METHODS):
+            asked = (name, metric, kind)
+            values = [row.mean for row in rows if (row.method, row.metric, row.setting["sources"]) == asked]
             if values:
                 parts.append(f"{metric} {sum(values) / len(values):.2f} by {name}")
-    return f"Mean over sets of one to four sources: {', '.join(parts)} ({seconds:.0f} s)."
+        said.append(f"sources {kind}: {', '.join(parts)}")
+    return f"Mean over sets of one to four sources; {'; '.join(said)} ({seconds:.0f} s)."
