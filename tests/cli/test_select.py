@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from warmstart.cli import run
+from warmstart.estimators.source_methods import METHODS
 
 STATES = ["HI", "A", "B", "C", "D", "E", "F"]
 
@@ -134,3 +135,16 @@ def test_columns_of_several_values_are_features_of_trees_too(table, tmp_path, ca
     rows = json.loads(capsys.readouterr().out)["rows"]
     right = {row["method"]: row["mean"] for row in rows if row["metric"] == "accuracy"}
     assert right["task_model, boosted trees"] > 70
+
+
+def test_methods_are_compared_by_name_or_all_of_them(table, tmp_path, capsys):
+    assert run(arguments(table, "--method", "tawt", "--json")) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert {row["method"] for row in document["rows"]} == {"tawt", "target only", "all sources"}
+    assert (
+        run(arguments(table, "--method", "all", "--steps", "5", "--final-steps", "5", "--trials", "1", "--json")) == 0
+    )
+    document = json.loads(capsys.readouterr().out)
+    assert {row["method"] for row in document["rows"]} == set(METHODS)
+    assert run(arguments(table, "--method", "twat")) == 2
+    assert "tawt" in capsys.readouterr().err

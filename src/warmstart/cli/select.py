@@ -42,6 +42,13 @@ def select(
     steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps of a subset's training.")] = 300,
     final_steps: Annotated[int, typer.Option(metavar="N", min=1, help="Steps of a final training.")] = 1500,
     trials: Annotated[int, typer.Option(metavar="N", min=1, help="Settings tried of each method.")] = 5,
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="Compare this one with using no or all sources; again for more, or `all`; else the usual ten.",
+        ),
+    ] = None,
     store: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Keep finished trainings, to resume what was interrupted.")
     ] = None,
@@ -63,10 +70,10 @@ def select(
     """
     from dataclasses import replace
 
-    from warmstart.core import InputError
+    from warmstart.core import InputError, check_names
     from warmstart.engine.device import choose_device
     from warmstart.estimators.selected_model import SelectedModel
-    from warmstart.estimators.source_methods import Plan
+    from warmstart.estimators.source_methods import METHODS, Plan
     from warmstart.estimators.source_selection import describe, how_sure, report_on, select_sources
     from warmstart.selection import final, task_model
     from warmstart.selection.collect import in_jobs
@@ -78,6 +85,8 @@ def select(
     voice = Voice(json, quiet)
     check_writable(output)
     named(metric)
+    compared = list(METHODS) if method == ["all"] else method or []
+    check_names(compared, METHODS)
     if metric in GROUPED and group is None:
         raise InputError(f"a column of groups for {metric}", "none", "name one with --group")
     roles = Roles(task, target, names(numeric), names(categorical), names(multi), group=group, drop=names(drop) or ())
@@ -101,7 +110,7 @@ def select(
         evaluate = in_jobs(
             transfer, cfg, metric, pair, smallest, store=store, engine=engine, workers=workers, progress=told
         )
-        chosen = select_sources(transfer, measure, plan, seed, evaluate=evaluate, progress=bar)
+        chosen = select_sources(transfer, measure, plan, seed, compared, evaluate, bar)
     if metric in GAPS and transfer.schema is not None:
         positive, (first, second) = transfer.schema.target.classes[1], (transfer.groups[g] for g in pair)
         voice.say(f"The gap is that between {first} and {second} in '{positive}'; a model is judged by gap and error.")

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from warmstart.core import InputError
+from warmstart.core import InputError, check_names
 from warmstart.engine.loop import Report, silent
 from warmstart.estimators.source_methods import (
     ALL,
@@ -22,6 +22,7 @@ from warmstart.estimators.source_methods import (
     BASELINES,
     BOTH,
     CHOSEN_TREES,
+    METHODS,
     OURS,
     RANDOM,
     TREES,
@@ -67,14 +68,17 @@ def select_sources(
     measure: Measure,
     plan: Plan,
     seed: int = 0,
-    methods: Sequence[str] | None = None,
+    methods: Sequence[str] = (),
     evaluate: task_model.Evaluate | None = None,
     progress: Callable[[str], Report] | None = None,
 ) -> Selection:
-    """Fit every method and keep all; without LightGBM, networks only."""
+    """Fit the methods and keep all: those named beside using no source and all of them, which gains are over, or
+    else the usual ones; without LightGBM, networks only."""
+    check_names(methods, METHODS)
     if transfer.kind == "squared":
         raise InputError("a target of classes", "numbers", "cut them into classes, or predict another column")
-    names = methods or (*NETWORKS, *(FORESTS if find_spec("lightgbm") else ()))
+    usual = (*NETWORKS, *(FORESTS if find_spec("lightgbm") else ()))
+    names = dict.fromkeys((ALONE, ALL, *methods) if methods else usual)
     for rows in (transfer.validation, transfer.test):  # what is undefined is said before the work
         measure(torch.zeros(1, len(rows.y), transfer.outputs, device=rows.y.device), rows)
     session = Session(transfer, measure, plan, seed, {}, {}, evaluate)
