@@ -26,7 +26,7 @@ def parts():
             tab = draw.choice(["a", "b"])
             value = float(draw.random() < expit(item_level[item] + level[user] + (1.0 if tab == "b" else -1.0)))
             rows.append({"user": f"u{user}", "item": f"i{item}", "value": value, "time": time, "tab": tab})
-    ratings = make_ratings(pd.DataFrame(rows), pd.DataFrame(), pd.DataFrame(), (0.0, 1.0), keep_repeats=True)
+    ratings = make_ratings(pd.DataFrame(rows), pd.DataFrame(), pd.DataFrame(), kind="binary")
     return split_users(ratings, replace(CLICKS, seed=2))
 
 

@@ -36,7 +36,7 @@ def simulate(users=400, seed=0):
             logit = -0.3 + item_level[item] + level[user] + (tab == "b") * (0.7 + taste[user])
             value = float(draw.random() < expit(logit))
             rows.append({"user": f"u{user}", "item": f"i{item}", "value": value, "time": time, "tab": tab})
-    return make_ratings(pd.DataFrame(rows), pd.DataFrame(), pd.DataFrame(), (0.0, 1.0), keep_repeats=True)
+    return make_ratings(pd.DataFrame(rows), pd.DataFrame(), pd.DataFrame(), kind="binary")
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from warmstart.core import InputError
+from warmstart.tasks.clicks import read_clicks
 from warmstart.tasks.profiles import fit_table
 from warmstart.tasks.ratings import (
     join_ratings,
@@ -78,10 +79,35 @@ def test_files_are_read_as_frames_are(found, tmp_path):
         assert one.equals(other) if isinstance(one, pd.DataFrame) else np.array_equal(one, other)
 
 
-def test_repeats_may_be_kept():
+def test_every_impression_counts():
     events = ROWS.rename(columns={"who": "user", "film": "item", "stars": "value", "when": "time"})
-    kept = make_ratings(events, pd.DataFrame(), pd.DataFrame(), keep_repeats=True)
-    assert kept.value.tolist() == [2.0, 1.0, 5.0, 3.0, 4.0]
+    kept = make_ratings(events.assign(value=events["value"] > 2), pd.DataFrame(), pd.DataFrame(), kind="binary")
+    assert kept.value.tolist() == [0, 0, 1, 1, 1] and kept.scale == (0, 1) and not kept.notes[1:]
+
+
+@pytest.mark.parametrize("values", [[0, 1, 1, 0, 1], [0.0, 1.0, 1.0, 0.0, 1.0], list("01101"), "true False 1 0 TRUE"])
+def test_zeros_and_ones_are_clicks_unless_told(values):
+    rows = ROWS.assign(stars=values.split() if isinstance(values, str) else values)
+    clicks = read_ratings(rows, ROLES)
+    assert clicks.kind == "binary" and "'stars' holds nothing but 0 and 1" in clicks.notes[0]
+    assert read_ratings(rows, ROLES, kind="binary").notes == clicks.notes[1:]
+    assert sorted(clicks.value) == sorted(read_clicks(rows["stars"], "ratings"))
+    if not isinstance(values, str):
+        assert (
+            read_ratings(rows, ROLES, kind="squared").kind == read_ratings(rows, ROLES, scale=(0, 1)).kind == "squared"
+        )
+
+
+def test_what_clicks_cannot_be():
+    assert read_ratings(ROWS.assign(stars=[1, 2, 2, 1, 2]), ROLES).kind == "squared"
+    ones = ROWS.assign(stars=1)
+    for kind in (None, "binary"):
+        refused(lambda kind=kind: read_ratings(ones, ROLES, kind=kind), "impressions without one", "all 1", "add rows")
+    assert read_ratings(ones, ROLES, scale=(0, 1)).kind == "squared"
+    refused(lambda: read_ratings(ROWS, ROLES, kind="binary"), "0 or 1, false or true in column 'stars'", "2.0 in row 2")
+    refused(lambda: read_ratings(ROWS.assign(stars=[1, 0, None, 1, 1]), ROLES), "a value", "row 3")
+    refused(lambda: read_ratings(ROWS, ROLES, kind="multiclass"), "squared or binary", "'multiclass'")
+    refused(lambda: read_ratings(ROWS, ROLES, scale=(0, 1), kind="binary"), "no scale for clicks", "0,1")
 
 
 def test_users_and_rows_are_taken_apart(found):

@@ -135,16 +135,14 @@ def test_predictions_do_not_depend_on_the_order_of_users(parts):
 
 def test_clicks_have_an_entropy_of_their_own_weights(simulated_ratings):
     ratings = simulated_ratings(users=120)
-    clicked = ratings._replace(value=(ratings.value > 3.5).astype(float), scale=(0.0, 1.0))
+    clicked = ratings._replace(value=(ratings.value > 3.5).astype(float), scale=(0.0, 1.0), kind="binary")
     parts = split_users(clicked, PAPER)
-    tables = fit_tables(everything(parts.train), NET, clicks=True)
+    tables = fit_tables(everything(parts.train), NET)
     assert tables.likelihood is binary and tables.centre == 0
     torch.testing.assert_close(row_weights(tables, torch.tensor([0.0, 1.0])), torch.tensor(CLICK))
     cfg = paml.Config(rate=0.2)
     short = Schedule(epochs=2, users=16)
-    fitted = fit(
-        paml.build, everything(parts.train), cfg, 0, parts.validation, network=NET, schedule=short, clicks=True
-    )
+    fitted = fit(paml.build, everything(parts.train), cfg, 0, parts.validation, network=NET, schedule=short)
     said = fitted.predict(parts.test).mean.numpy()
     assert said.min() >= 0 and said.max() <= 1
     value = parts.test.asked.value

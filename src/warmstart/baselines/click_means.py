@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -32,22 +32,36 @@ class Config:
 
 
 CLICK_RATE = Config(NEVER, NEVER)
+ITEM_RATE = Config(user_precision=NEVER)
+USER_RATE = Config(item_precision=NEVER)
 SPACE: dict[str, list[Any]] = {"item_precision": [1.5, 3.0, 6.0], "user_precision": [1.0, 2.0, 4.0]}
 
 
+class Effects(NamedTuple):
+    centre: float  # the logit of all
+    item: Floats  # [items]
+    user_precision: float
+
+
 def fit(train: Ratings, cfg: Config = Config(), seed: int = 0) -> Callable[[Users], Prediction]:
+    found = fit_effects(train, cfg)
+    return lambda users: predict(found, users)
+
+
+def fit_effects(train: Ratings, cfg: Config = Config()) -> Effects:
     centre = float(logit(np.clip(train.value.mean(), 1e-6, 1 - 1e-6)))
     item = np.zeros(len(train.items))
     for _ in range(cfg.sweeps):
         user = effects(train.user, train.value, centre + item[train.item], len(train.users), cfg.user_precision)
         item = effects(train.item, train.value, centre + user[train.user], len(train.items), cfg.item_precision)
+    return Effects(centre, item, cfg.user_precision)
 
-    def predict(users: Users) -> Prediction:
-        shown, asked = users.shown, users.asked
-        own = effects(shown.user, shown.value, centre + item[shown.item], len(shown.users), cfg.user_precision)
-        return Prediction(torch.from_numpy(expit(centre + item[asked.item] + own[asked.user])))
 
-    return predict
+def predict(found: Effects, users: Users) -> Prediction:
+    shown, asked = users.shown, users.asked
+    offset = found.centre + found.item
+    own = effects(shown.user, shown.value, offset[shown.item], len(shown.users), found.user_precision)
+    return Prediction(torch.from_numpy(expit(offset[asked.item] + own[asked.user])))
 
 
 def effects(index: Ints, y: Floats, offset: Floats, size: int, precision: float) -> Floats:

@@ -18,15 +18,18 @@ import numpy as np
 import torch
 from scipy.sparse import csr_array
 from scipy.sparse.linalg import svds
+from scipy.special import logit
 
 from warmstart.core import InputError, Prediction
 from warmstart.maths.bilinear import Floats, Side
+from warmstart.maths.forest import Forest, make_forest, walk
 from warmstart.maths.logistic import START, believe, logits, omega, probability, weigh
 from warmstart.maths.trees import Trees, make_trees
 from warmstart.tasks.cold_start import Users
 from warmstart.tasks.impressions import Known, columns, context_of, cross_fitted, fit_known, folds_of
 from warmstart.tasks.ratings import Ratings
 
+SUREST = 9.21  # the largest logit that is taken from the trees: of a share of 0.9999
 SHORTEST = 0.02  # an item's place is scaled to length 1, one shorter than this (rarely shown) less
 
 
@@ -57,7 +60,7 @@ SPACE: dict[str, list[Any]] = {
 
 class State(NamedTuple):
     known: Known
-    model: Any  # the trees
+    model: Forest
     place: Floats  # [items, choices]
     beta: Floats  # [d]
     cov: Floats  # [d, d]
@@ -78,14 +81,16 @@ def finish(state: State, shown: Ratings) -> Side:
 
 
 def score(state: State, users: Side, asked: Ratings) -> Prediction:
-    said = torch.from_numpy(probability(*logits(design(state, asked), asked.user, users)))
-    return Prediction(said, said * (1 - said))
+    """The chance of each click, and how unsure that is: (p (1 - p))^2 Var s, with s the logit."""
+    mean, variance = logits(design(state, asked), asked.user, users)
+    said = probability(mean, variance)
+    return Prediction(torch.from_numpy(said), torch.from_numpy((said * (1 - said)) ** 2 * variance))
 
 
 def design(state: State, events: Ratings) -> Floats:
     """[events, d] what a user weighs."""
-    expected = state.model.predict_proba(columns(state.known, events))[:, 1] if len(events.value) else np.zeros(0)
-    return _design(state.known, state.place, state.context, events, _logit(expected))
+    expected = np.clip(walk(state.model, columns(state.known, events)), -SUREST, SUREST)
+    return _design(state.known, state.place, state.context, events, expected)
 
 
 def learn(train: Ratings, cfg: Config, seed: int) -> State:
@@ -98,7 +103,7 @@ def learn(train: Ratings, cfg: Config, seed: int) -> State:
     for held in range(int(fold.max()) + 1):
         out = fold[train.user] == held
         expected[out] = make_trees(cfg.trees, seed, clicks=True).fit(x[~out], y[~out]).predict_proba(x[out])[:, 1]
-    model = make_trees(cfg.trees, seed, clicks=True).fit(x, y)
+    model = make_forest(make_trees(cfg.trees, seed, clicks=True).fit(x, y))
     place = _place(train, cfg.choices, seed)
     z = _design(known, place, cfg.context, train, _logit(expected))
     beta, cov = _learn_prior(z, train, cfg)
@@ -142,6 +147,4 @@ def _place(train: Ratings, size: int, seed: int) -> Floats:
 
 
 def _logit(share: Floats) -> Floats:
-    kept = np.clip(share, 1e-4, 1 - 1e-4)
-    found: Floats = np.log(kept / (1 - kept))
-    return found
+    return np.clip(logit(share), -SUREST, SUREST)

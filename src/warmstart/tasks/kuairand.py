@@ -18,7 +18,6 @@ from warmstart.tasks.ratings import Ratings, by_name, make_ratings
 from warmstart.tasks.roles import require
 from warmstart.tasks.table import read_table
 
-SCALE = (0.0, 1.0)
 SIDES = ("user_features_pure", "video_features_basic_pure")
 LOGS = ("log_standard_4_08_to_4_21_pure", "log_standard_4_22_to_5_08_pure")
 NUMBERS = ("time_ms", "hourmin", "is_click", "is_rand")
@@ -49,7 +48,7 @@ def read_kuairand(path: str | Path) -> Ratings:
     things = by_name(_coded(read_table(videos), "author_id", "music_", "visible"), "video_id", f"file {videos}")
     if "tag" in things:
         things["tag"] = things["tag"].map(lambda cell: cell.replace(",", "|") if isinstance(cell, str) else cell)
-    made = make_ratings(events, people, things, SCALE, f"file {logs[0]}", keep_repeats=True)
+    made = make_ratings(events, people, things, where=f"file {logs[0]}", kind="binary")
     dropped = int((~fresh).sum())
     note = (f"{dropped:,} rows that repeat another in every column were dropped",) if dropped else ()
     return made._replace(notes=made.notes + note)

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from warmstart.core import Batch, InputError, make_batch
 from warmstart.tasks.cells import Floats, Ints, cell_error, is_list, numbers, ranks, texts
+from warmstart.tasks.clicks import EVENTS, kind_of, read_clicks
+from warmstart.tasks.clicks import SCALE as CLICKED
 from warmstart.tasks.roles import Roles, require
 from warmstart.tasks.side_tables import keys
 from warmstart.tasks.table import Source, read_table
@@ -41,6 +43,7 @@ class Ratings(NamedTuple):
     items: pd.DataFrame  # the whole catalogue, also what nobody rated
     scale: tuple[float, float]  # least and greatest value there can be
     notes: tuple[str, ...] = ()
+    kind: str = "squared"  # ratings, or "binary": clicks
 
 
 def make_ratings(
@@ -49,23 +52,24 @@ def make_ratings(
     items: pd.DataFrame,
     scale: tuple[float, float] | None = None,
     where: str = "ratings",
-    keep_repeats: bool = False,
     called: Mapping[str, str] = NAMES,
+    kind: str = "squared",
 ) -> Ratings:
     """From events with columns user, item, value and, where known, time; other columns are context.
 
     `users` and `items` are indexed by name; names are compared as texts. A user's second rating of an
-    item replaces the first unless `keep_repeats`. Users without an event are left out. Messages name the
-    columns as they were `called`.
+    item replaces the first; of clicks (kind binary) every impression counts. Users without an event are left out.
+    Messages name the columns as they were `called`.
     """
-    kept = _kept(events, scale, where, keep_repeats, called)
+    scale = CLICKED if kind == "binary" else scale
+    kept = _kept(events, scale, where, called, kind)
     people, missing_users = _aligned(users, kept.users, where, "users", keep=False)
     things, missing_items = _aligned(items, kept.items, where, "items", keep=True)
     notes = (*kept.notes, *(note for note in (missing_users, missing_items) if note))
     place = things.index.get_indexer(pd.Index(kept.items, dtype=object)).astype(np.int64)
     context = events.drop(columns=[name for name in EVENT if name in events]).iloc[kept.row].reset_index(drop=True)
     limits = (float(kept.value.min()), float(kept.value.max())) if scale is None else scale
-    return Ratings(kept.user, place[kept.item], kept.value, kept.time, context, people, things, limits, notes)
+    return Ratings(kept.user, place[kept.item], kept.value, kept.time, context, people, things, limits, notes, kind)
 
 
 def newcomers(
@@ -74,6 +78,7 @@ def newcomers(
     items: pd.DataFrame,
     scale: tuple[float, float],
     called: Mapping[str, str] = NAMES,
+    kind: str = "squared",
 ) -> Ratings:
     """Events of users whose profiles are given, some perhaps empty, with items of a catalogue that is known.
 
@@ -81,19 +86,20 @@ def newcomers(
     """
     if events is None or not len(events):
         none = np.zeros(0, dtype=np.int64)
-        return Ratings(none, none, np.zeros(0), np.zeros(0), pd.DataFrame(), users, items, scale)
-    kept = _kept(events, scale, "support", False, called)
+        return Ratings(none, none, np.zeros(0), np.zeros(0), pd.DataFrame(), users, items, scale, kind=kind)
+    kept = _kept(events, scale, "support", called, kind)
     who = users.index.get_indexer(pd.Index(kept.users, dtype=object))[kept.user]
     what = items.index.get_indexer(pd.Index(kept.items, dtype=object))[kept.item]
     unknown = np.unique(kept.item[what < 0])
     notes = list(kept.notes)
     if len(unknown):
         first = repr(kept.items[unknown[0]])
-        notes.append(f"{len(unknown):,} items that the model does not know, {first} first: their ratings were left out")
+        left = f"their {EVENTS[kind]} were left out"
+        notes.append(f"{len(unknown):,} items that the model does not know, {first} first: {left}")
     rows = np.flatnonzero((who >= 0) & (what >= 0))
     rows = rows[np.argsort(who[rows], kind="stable")]
-    context = pd.DataFrame(index=range(len(rows)))
-    return Ratings(who[rows], what[rows], kept.value[rows], kept.time[rows], context, users, items, scale, tuple(notes))
+    value, time, context = kept.value[rows], kept.time[rows], pd.DataFrame(index=range(len(rows)))
+    return Ratings(who[rows], what[rows], value, time, context, users, items, scale, tuple(notes), kind)
 
 
 class _Kept(NamedTuple):
@@ -113,14 +119,14 @@ def _kept(
     events: pd.DataFrame,
     scale: tuple[float, float] | None,
     where: str,
-    keep_repeats: bool,
     called: Mapping[str, str],
+    kind: str,
 ) -> _Kept:
     require(EVENT[:3], events.columns, where)
     if not len(events):
-        raise InputError(f"ratings in the {where}", "none", "pass at least one")
+        raise InputError(f"{EVENTS[kind]} in the {where}", "none", "pass at least one")
     column = {name: events[name].rename(called[name]) for name in EVENT if name in events}
-    value = numbers(column["value"], where)
+    value = (read_clicks if kind == "binary" else numbers)(column["value"], where)
     _check_values(column["value"], value, scale, where)
     raters, names = keys(column["user"], where)
     rated, titles = keys(column["item"], where)
@@ -130,7 +136,7 @@ def _kept(
     order = np.lexsort((time, raters))
     if timed and _falls(raters, time):
         notes.append(f"events of the {where} were not in the order of time within a user, and were sorted")
-    if not keep_repeats:
+    if kind == "squared":
         last = last_of_each(raters[order], rated[order])
         if len(last) < len(order):
             notes.append(f"{len(order) - len(last):,} repeated ratings of an item by a user: the last one was kept")
@@ -144,10 +150,12 @@ def read_ratings(
     task_table: Source | None = None,
     item_table: Source | None = None,
     scale: tuple[float, float] | None = None,
+    kind: str | None = None,
 ) -> Ratings:
     """The table door: `roles` names the columns of users (task), items, values (target) and times.
 
-    Without a scale, the least and the greatest value of the table are its ends. Other columns of the
+    Without a scale, the least and the greatest value of the table are its ends. Without a kind (squared: ratings,
+    binary: clicks), values of 0 and 1 alone are clicks, which the notes say. Other columns of the
     rows are context, those of the side tables describe users and items, as what the roles declare them.
     """
     frame = read_table(rows, "ratings")
@@ -165,7 +173,12 @@ def read_ratings(
         for side, key, where in sides
     )
     events = as_events(frame.drop(columns=[name for name in roles.drop if name in frame]), roles)
-    return make_ratings(events, users, items, scale, called=called_by(roles))
+    found = kind_of(events["value"].rename(roles.target), kind, scale, "ratings")
+    made = make_ratings(events, users, items, scale, called=called_by(roles), kind=found)
+    if found == kind or found == "squared":
+        return made
+    note = f"'{roles.target}' holds nothing but 0 and 1, or false and true: taken as clicks; kind squared makes ratings"
+    return made._replace(notes=(note, *made.notes))
 
 
 def _declared(table: pd.DataFrame, roles: Roles, where: str) -> pd.DataFrame:

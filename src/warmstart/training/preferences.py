@@ -98,7 +98,8 @@ class Fitted(NamedTuple):
     state: Any
 
 
-def fit_tables(ratings: Ratings, network: Network, clicks: bool = False) -> Tables:
+def fit_tables(ratings: Ratings, network: Network) -> Tables:
+    clicks = ratings.kind == "binary"
     count = np.bincount(ratings.item, minlength=len(ratings.items))
     known = ratings.items.index[count >= network.least]
     things = _with_values(fit_table(ratings.items.iloc[np.flatnonzero(count)], "items", network.least))
@@ -168,12 +169,11 @@ def fit(
     device: torch.device | str = "cpu",
     network: Network = Network(),
     schedule: Schedule = Schedule(),
-    clicks: bool = False,
     progress: Report = silent,
 ) -> Fitted:
     """Train on the users of `ratings`; on a CUDA device the update is captured in a graph."""
     where = torch.device(device)
-    tables = fit_tables(ratings, network, clicks)
+    tables = fit_tables(ratings, network)
     with seeded(seed):
         net = preference_net(tables, network)
     if network.identity:
