@@ -166,8 +166,8 @@ def test_adapt_predicts_rows_of_users_and_items(cli, shop, tmp_path):
 
 
 def test_evaluate_writes_a_page_beside_baselines(cli, shop, tmp_path, monkeypatch):
-    kept = {name: BASELINES[name] for name in ("global mean", "bias")}
-    monkeypatch.setattr("warmstart.estimators.preference_rivals.BASELINES", kept)
+    kept = {name: BASELINES["squared"][name] for name in ("global mean", "bias")}
+    monkeypatch.setattr("warmstart.estimators.preference_rivals.BASELINES", {"squared": kept})
     tables = ("--task-table", shop / "users.csv", "--item-table", shop / "films.csv")
     done = cli("evaluate", shop / "model", shop / "ratings.csv", *tables, "-o", tmp_path / "out")
     assert done.code == 0 and "unseen users" in done.out and "nDCG@3" in done.out

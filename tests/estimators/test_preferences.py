@@ -11,10 +11,11 @@ from warmstart.baselines.rating_means import Bias, Config, fit_bias, on_scale
 from warmstart.core import InputError
 from warmstart.estimators.preference_contract import by_events
 from warmstart.estimators.preference_evaluation import evaluate
-from warmstart.estimators.preference_judging import mean_mse, predictor, split_data
+from warmstart.estimators.preference_judging import mean_error, predictor, split_data
 from warmstart.estimators.preference_learner import PreferenceLearner, with_item
 from warmstart.estimators.preference_methods import METHODS, find
 from warmstart.estimators.preference_networks import NETWORKS, network_method
+from warmstart.estimators.preference_rivals import BASELINES
 from warmstart.learners import preference_bayes
 from warmstart.metrics.intervals import coverage
 from warmstart.tasks.cold_start import first
@@ -161,9 +162,9 @@ def test_intervals_hold_for_users_held_out(preference_models, cinema):
     for size in (0, 5):
         some = first(data.test, size)
         said = predictor(trained.method, trained.state)(some)
-        reach = trained.reach(0.8, np.bincount(some.shown.user, minlength=len(some.shown.users)))[some.asked.user]
-        half = torch.from_numpy(reach) * said.variance.sqrt()
-        low, high = (to_stack(some.asked, part) for part in (said.mean - half, said.mean + half))
+        shown = np.bincount(some.shown.user, minlength=len(some.shown.users))[some.asked.user]
+        ends = trained.interval(said.mean.numpy(), said.variance.numpy(), shown, 0.8)
+        low, high = (to_stack(some.asked, torch.from_numpy(ends[end])) for end in ("low", "high"))
         inside.append(float(coverage(low, high, to_batch(some.asked)).mean()))
     assert 0.7 < np.mean(inside) < 0.93
     with pytest.raises(InputError, match="between 0 and 1"):
@@ -177,7 +178,7 @@ def test_auto_takes_the_method_that_validation_users_prefer(cinema, preference_m
     data = split_data(read_ratings(cinema.ratings, ROLES, cinema.users, cinema.films), 0, True)
     means = PreferenceLearner("rating_means").fit(cinema.ratings, ROLES, cinema.users, cinema.films)
     assert means.fitted.value == pytest.approx(values["rating_means"])
-    assert mean_mse(predictor(find("rating_means"), means.fitted.state), data.validation) == means.fitted.value
+    assert mean_error(predictor(find("rating_means"), means.fitted.state), data.validation) == means.fitted.value
 
 
 @pytest.mark.parametrize(("usual", "rival", "sure"), [(4.5, 3.5, True), (3.5, 3.46, False)])
@@ -191,7 +192,7 @@ def test_auto_keeps_its_first_method_within_the_noise(cinema, monkeypatch, usual
         predict = lambda bias, users: on_scale(users, bias, np.zeros(len(users.asked.value)))  # noqa: E731
         return by_events(Config(), {}, Bias, learn, predict)
 
-    monkeypatch.setattr("warmstart.estimators.preference_learner.AUTO", ("usual", "rival"))
+    monkeypatch.setattr("warmstart.estimators.preference_learner.AUTO", {"squared": ("usual", "rival")})
     for name, said in (("usual", usual), ("rival", rival)):
         monkeypatch.setitem(METHODS, name, constant(said))
     model = PreferenceLearner().fit(cinema.ratings, ROLES)
@@ -260,7 +261,7 @@ def test_an_unknown_item_is_answered_as_any_item(model, cinema, events):
 
 def test_users_who_have_rated_much(model, cinema):
     everything = pd.DataFrame({"film": cinema.films["film"], "rating": 3})
-    with pytest.raises(InputError, match="all 40 rated"):
+    with pytest.raises(InputError, match="all 40"):
         model.adapt(everything).recommend(1)
     found = model.adapt(everything.head(38)).recommend(5)
     assert set(found.items["film"]) == set(everything["film"].tail(2)) and "has 2 items left" in found.notes[0]
@@ -308,7 +309,7 @@ def test_evaluation_judges_the_model_and_every_baseline_on_users_held_out(prefer
     few = ("global mean", "bias", "item kNN")
     monkeypatch.setattr(
         "warmstart.estimators.preference_rivals.BASELINES",
-        {name: rival for name, rival in _baselines().items() if name in few},
+        {"squared": {name: BASELINES["squared"][name] for name in few}},
     )
     model = preference_models["preference_bayes"]
     outcome = evaluate(model, cinema.ratings, cinema.users, cinema.films, trials=2)
@@ -325,12 +326,6 @@ def test_evaluation_judges_the_model_and_every_baseline_on_users_held_out(prefer
     assert "After 5 ratings of an unseen user, preference_bayes" in outcome.verdict
     with pytest.raises(InputError, match="tables that the model was fitted on"):
         evaluate(model, cinema.ratings.head(1500), cinema.users, cinema.films)
-
-
-def _baselines():
-    from warmstart.estimators.preference_rivals import BASELINES
-
-    return dict(BASELINES)
 
 
 def test_states_of_methods_are_named_tuples_of_what_can_be_saved():

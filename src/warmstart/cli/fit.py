@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 COLUMNS = ("task", "target", "item", "time", "weight", "group", "numeric", "categorical", "multi", "drop", "first")
 OF_TABLES = (*COLUMNS, "task_table", "item_table", "kind", "support", "start", "preferences", "scale")
-OF_ROWS = ("weight", "group", "first", "kind", "support", "start", "tensorboard")
+OF_ROWS = ("weight", "group", "first", "support", "start", "tensorboard")
 OF_STEPS = ("steps", "every", "tasks", "query")
 OF_PICTURES = ("way", "shot", "size", "rotations", "broken")
 OF_BOTH = ("steps", "every", "tasks", "query", "trials")  # with other defaults
@@ -50,7 +50,10 @@ def fit(
     categorical: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns that hold one value.")] = None,
     multi: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns that hold several values.")] = None,
     drop: Annotated[str | None, typer.Option(metavar="COL,...", help="Columns to leave out.")] = None,
-    kind: Annotated[str | None, typer.Option(help="Of target: squared, binary or multiclass; else inferred.")] = None,
+    kind: Annotated[
+        str | None,
+        typer.Option(help="Of target: squared (ratings), binary (clicks) or multiclass; else inferred."),
+    ] = None,
     preferences: Annotated[
         bool, typer.Option("--preferences", help="Rows are ratings or clicks: who gave which item what.")
     ] = False,
@@ -98,9 +101,9 @@ def fit(
 ) -> None:
     """Learn from TABLE, the rows of many tasks, and write a model. The same command resumes what was interrupted.
 
-    With --preferences, or a method for them (preference_bayes), TABLE holds ratings: the model recommends items to
-    new users, see `warmstart recommend`. With --images, learn from a folder of pictures by class: the model tells
-    new classes apart from a few pictures.
+    With --preferences, or a method for them (preference_bayes, click_bayes), TABLE holds ratings or clicks: the model
+    recommends items to new users, see `warmstart recommend`. With --images, learn from a folder of pictures by class:
+    the model tells new classes apart from a few pictures.
     """
     from warmstart.engine.ranks import join_ranks, wait_for_ranks
     from warmstart.estimators.folder import run_folder
@@ -123,7 +126,7 @@ def fit(
         rated = _roles(task, target, {"item": item, "time": time, "drop": names(drop) or (), **kinds})
         tried = trials if set_here(context, ("trials",)) else 1
         learned = pairs(settings, "--set")
-        given = Asked(table, rated, task_table, item_table, scale, method, learned, tried, seed, device)
+        given = Asked(table, rated, task_table, item_table, scale, kind, method, learned, tried, seed, device)
         fit_preferences(voice, given, output)
         return
     refuse_options(context, ("scale",), "rows", "leave them out, or add --preferences")

@@ -1,4 +1,4 @@
-"""What `fit`, `adapt` and `evaluate` do with ratings of users."""
+"""What `fit`, `adapt` and `evaluate` do with ratings and clicks of users."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Asked(NamedTuple):
     task_table: Path | None
     item_table: Path | None
     scale: str | None
+    kind: str | None
     method: str
     settings: dict[str, str]
     trials: int
@@ -49,7 +50,7 @@ def fit_preferences(voice: Voice, asked: Asked, output: Path) -> None:
     from warmstart.estimators.preference_learner import PreferenceLearner
 
     scale = None if asked.scale is None else _scale(asked.scale)
-    learner = PreferenceLearner(asked.method, asked.settings, asked.trials, scale, asked.seed, asked.device)
+    learner = PreferenceLearner(asked.method, asked.settings, asked.trials, scale, asked.kind, asked.seed, asked.device)
     with run_folder(output) as folder, voice.bars() as bar:
         learner.fit(asked.table, asked.roles, asked.task_table, asked.item_table, folder=folder, progress=bar)
         if join_ranks()[0] == 0:
@@ -71,9 +72,11 @@ def _scale(text: str) -> tuple[float, float]:
 
 
 def _tell_fit(voice: Voice, learner: PreferenceLearner, asked: Asked, output: Path) -> None:
+    from warmstart.estimators.preference_judging import METRIC
     from warmstart.estimators.preference_methods import find
 
     trained = learner.fitted
+    metric, of_ratings = METRIC[trained.kind], trained.kind == "squared"
     split = {part: len(names) for part, names in trained.split._asdict().items()}
     low, high = trained.scale
     voice.document(
@@ -85,6 +88,7 @@ def _tell_fit(voice: Voice, learner: PreferenceLearner, asked: Asked, output: Pa
             "users": split,
             "items": len(trained.items),
             "item": trained.roles.item,
+            "kind": trained.kind,
             "scale": [low, high],
             "trials": trials_document(learner.trials_),
             "notes": list(learner.notes_),
@@ -95,7 +99,7 @@ def _tell_fit(voice: Voice, learner: PreferenceLearner, asked: Asked, output: Pa
     for note in learner.notes_:
         voice.say(f"Note: {note}")
     if sum(map(len, learner.trials_.values())) > 1:
-        voice.show(table_of_trials(learner.trials_, {name: find(name).space for name in learner.trials_}, "MSE"))
+        voice.show(table_of_trials(learner.trials_, {name: find(name).space for name in learner.trials_}, metric))
     model, task = shlex.quote(str(output)), trained.roles.task
     tables = {"--task-table": asked.task_table, "--item-table": asked.item_table}
     given = [part for flag, path in tables.items() if path is not None for part in (flag, str(path))]
@@ -104,15 +108,21 @@ def _tell_fit(voice: Voice, learner: PreferenceLearner, asked: Asked, output: Pa
         f" --descriptor {','.join(f'{name}=...' for name in trained.profile.names)}" if trained.profile.names else ""
     )
     told = "given with --scale" if asked.scale else "those of the table"
+    facts = {
+        "Method": trained.name,
+        f"Validation {metric}": f"{trained.value:.4g} (mean over what users have shown)",
+        "Users": ", ".join(f"{count:,} {part}" for part, count in split.items()),
+        "Items": f"{len(trained.items):,}, by column '{trained.roles.item}'",
+        **(
+            {"Scale": f"{low:g} to {high:g}, {told}"} if of_ratings else {"Target": f"'{trained.roles.target}', or not"}
+        ),
+        "Model": str(output),
+    }
+    wide = max(map(len, facts)) + 2
     voice.show(
-        f"Method:         {trained.name}\n"
-        f"Validation MSE: {trained.value:.4g} (mean over what users have shown)\n"
-        f"Users:          {', '.join(f'{count:,} {part}' for part, count in split.items())}\n"
-        f"Items:          {len(trained.items):,}, by column '{trained.roles.item}'\n"
-        f"Scale:          {low:g} to {high:g}, {told}\n"
-        f"Model:          {output}\n\n"
-        f"Next, with a table of the columns {task}, {trained.roles.item}, {trained.roles.target}:\n"
-        f"  warmstart recommend {model} --support NEW_RATINGS.csv{known}\n"
+        "".join(f"{f'{name}:':{wide}}{fact}\n" for name, fact in facts.items())
+        + f"\nNext, with a table of the columns {task}, {trained.roles.item}, {trained.roles.target}:\n"
+        f"  warmstart recommend {model} --support NEW_{'RATINGS' if of_ratings else 'CLICKS'}.csv{known}\n"
         f"  {judge}"
     )
 

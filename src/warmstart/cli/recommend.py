@@ -21,9 +21,16 @@ MOST = 10  # users printed; a file holds all
 WIDE = 28  # letters of an item's own columns
 
 LEVELS = {
-    "profile": "no ratings shown, so the profile alone",
-    "bias": "the ratings say above all how mild a rater this is",
-    "adapted": "the ratings tell items apart",
+    "squared": {
+        "profile": "no ratings shown, so the profile alone",
+        "bias": "the ratings say above all how mild a rater this is",
+        "adapted": "the ratings tell items apart",
+    },
+    "binary": {
+        "profile": "no impressions shown, so the profile alone",
+        "bias": "the impressions say above all how readily this user clicks",
+        "adapted": "the impressions tell items apart",
+    },
 }
 
 
@@ -34,7 +41,7 @@ def recommend(
     ] = None,
     support: Annotated[
         Path | None,
-        typer.Option(metavar="TABLE", help="Ratings that users have given; rows of others are passed over."),
+        typer.Option(metavar="TABLE", help="What users have rated or clicked; rows of others are passed over."),
     ] = None,
     descriptor: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE,...", help="The profile of one user: age=34,job=teacher.")
@@ -51,11 +58,11 @@ def recommend(
     json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """The N items that a user has not rated and will like most, with intervals and the reason.
+    """The N items that a user has not rated, or been shown, and will like most, with intervals and the reason.
 
-    MODEL is one of preferences (`warmstart fit --preferences`). A user is answered from the profile at once and from
-    ratings as soon as there is one; of whom nothing is known is answered as an average user. Users need not be known
-    to the model.
+    MODEL is one of preferences (`warmstart fit --preferences`); of clicks, a prediction is the chance of one. A user is
+    answered from the profile at once and from ratings or clicks as soon as there is one; of whom nothing is known is
+    answered as an average user. Users need not be known to the model.
     """
     from warmstart.core import InputError
     from warmstart.estimators.folder import read_kind
@@ -95,10 +102,10 @@ def _tell(
         voice.say(f"Note: {note}")
     for one in users[:MOST] if output is None else ():
         voice.show(_table(by_user.get_group(one["user"]), item, f"For {one['user']}", level))
-        voice.say(_why(one["reason"], trained.roles.target))
+        voice.say(_why(one["reason"], trained))
     if len(users) > MOST and output is None:
         voice.say(f"... and {len(users) - MOST} users more; -o FILE.csv writes all")
-    if not found.items["high"].lt(float("inf")).all():
+    if "high" in found.items and not found.items["high"].lt(float("inf")).all():
         voice.say(f"The model has too few validation users for intervals of level {level}; lower --level")
     if output is not None:
         voice.say(f"Recommendations: {output}")
@@ -107,18 +114,19 @@ def _tell(
 def _table(items: pd.DataFrame, item: str, caption: str, level: float) -> Table:
     from warmstart.report import plain
 
-    own = list(items.columns[6:10])
+    sure = "low" in items
+    own = list(items.columns[6 if sure else 4 :])[:4]
     lines = [
         [
             str(row["rank"]),
             str(row[item]),
             f"{row['prediction']:.2f}",
-            f"{row['low']:.2f} to {row['high']:.2f}",
+            *([f"{row['low']:.2f} to {row['high']:.2f}"] if sure else []),
             *(_short(row[name]) for name in own),
         ]
         for row in items.to_dict("records")
     ]
-    return plain(["", item, "prediction", f"{level:.0%} interval", *own], lines, caption)
+    return plain(["", item, "prediction", *([f"{level:.0%} interval"] if sure else []), *own], lines, caption)
 
 
 def _short(cell: object) -> str:
@@ -126,10 +134,10 @@ def _short(cell: object) -> str:
     return text if len(text) <= WIDE else f"{text[: WIDE - 3]}..."
 
 
-def _why(reason: dict[str, object], target: str) -> str:
-    events, near = reason["events"], reason["nearest"]
+def _why(reason: dict[str, object], trained: TrainedPreferences) -> str:
+    events, near, target = reason["events"], reason["nearest"], trained.roles.target
     assert isinstance(near, list)
-    told = f"Answered by: {reason['level']} ({LEVELS[str(reason['level'])]}; {events} shown)"
+    told = f"Answered by: {reason['level']} ({LEVELS[trained.kind][str(reason['level'])]}; {events} shown)"
     rate = "" if reason["rate"] is None else f"\nLearning rate of this user: {reason['rate']:.3g}"
     like = ", ".join(f"{one['user']} ({one['distance']:.2f})" for one in near)
     return told + rate + (f"\nNearest known users, by how far predictions of {target} differ: {like}" if like else "")

@@ -28,7 +28,7 @@ NAMELESS = "the user"  # of tables without the task column
 
 
 class Recommended(NamedTuple):
-    items: pd.DataFrame  # user, rank, item, prediction, low, high and the item's own columns
+    items: pd.DataFrame  # user, rank, item, prediction, low, high (where the method has them), the item's own columns
     reasons: pd.DataFrame  # user, level, events, rate where the method has one, nearest, distance
     notes: tuple[str, ...]
 
@@ -55,7 +55,7 @@ class AdaptedUsers:
     def observe(self, events: Source) -> AdaptedUsers:
         """The same users after further events: what these add to sums is added, so it equals adapting to all at once.
 
-        A rating of an item that a user has rated replaces the earlier one.
+        A rating of an item that a user has rated replaces the earlier one; a click is one more.
         """
         trained, method = self.trained, self.trained.method
         frame = read_table(events, "support")
@@ -63,10 +63,11 @@ class AdaptedUsers:
         frame = _named(trained, frame, self.shown.users.index, "support")
         self._places(keys(frame[trained.roles.task], "support")[1], "support")
         frame = as_events(frame, trained.roles)
-        new = newcomers(frame, self.shown.users, self.shown.items, self.shown.scale, called_by(trained.roles))
+        about = self.shown.users, self.shown.items, self.shown.scale
+        new = newcomers(frame, *about, called_by(trained.roles), trained.kind)
         both = join_ratings(self.shown, new)
         kept = last_of_each(both.user, both.item)
-        if len(kept) < len(both.user):
+        if len(kept) < len(both.user) and trained.kind == "squared":
             note = f"{len(both.user) - len(kept):,} repeated ratings of an item by a user: the last one was kept"
             return _from(trained, _rows(both, kept), (*self.notes, *new.notes, note))
         inner = method.observe(trained.state, new, self.inner)
@@ -74,7 +75,10 @@ class AdaptedUsers:
         return replace(self, shown=both, inner=inner, adapted=done, notes=(*self.notes, *new.notes))
 
     def predict(self, rows: Source) -> Prediction:
-        """Mean and, where the method has one, variance of each row: a user (unless there is one only) and an item."""
+        """Mean and, where the method has one, variance of each row: a user (unless there is one only) and an item.
+
+        Of clicks the chance, and how unsure that is.
+        """
         who, what, _ = self._asked(rows)
         return self._said(who, what)
 
@@ -82,11 +86,11 @@ class AdaptedUsers:
         """Rows with their predictions and intervals; infinite where validation users are too few for the level."""
         who, what, frame = self._asked(rows)
         said = self._said(who, what)
-        low, high = self._interval(said.mean.numpy(), _spread(said), self.trained.reach(level, self.events)[who])
+        variance = said.variance.numpy() if isinstance(said.variance, torch.Tensor) else None
+        ends = self.trained.interval(said.mean.numpy(), variance, self.events[who], level)
         task, item = self.trained.roles.task, str(self.trained.roles.item)
         names = np.array(self.names, dtype=object)[who]
-        told = {task: names, item: frame[item].to_numpy(), "prediction": said.mean.numpy(), "low": low, "high": high}
-        return pd.DataFrame(told)
+        return pd.DataFrame({task: names, item: frame[item].to_numpy(), "prediction": said.mean.numpy(), **ends})
 
     def unknown(self, rows: Source) -> tuple[str, ...]:
         """What `predict` and `frame` have to say of rows whose item the model does not know."""
@@ -109,20 +113,22 @@ class AdaptedUsers:
         things = len(trained.items)
         if k < 1:
             raise InputError("at least one item to recommend", f"{k}", "pass a larger number")
-        left = things - self.events
+        seen = last_of_each(self.shown.user, self.shown.item)
+        left = things - np.bincount(self.shown.user[seen], minlength=len(self.names))
         if (left == 0).any():
             name = self.names[int(left.argmin())]
-            raise InputError(f"an item that user '{name}' has not rated", f"all {things:,} rated", "leave the user out")
+            done = "rated" if trained.kind == "squared" else "been shown"
+            raise InputError(f"an item that user '{name}' has not {done}", f"all {things:,}", "leave the user out")
         mean, variance = trained.method.catalogue(trained.state, self.adapted, None)
         order = _best(mean, self.shown, min(k, int(left.max())))
         kept = np.arange(order.shape[1])[None, :] < left[:, None]
         who, rank = np.nonzero(kept)
         what = order[who, rank]
-        spread = np.ones(len(who)) if variance is None else np.sqrt(variance[who, what])
-        said = np.clip(mean[who, what].astype(np.float64), *trained.scale)
-        low, high = self._interval(said, spread, trained.reach(level, self.events)[who])
+        shown = self.events[who]
+        said, unsure = trained.put_right(mean[who, what], None if variance is None else variance[who, what], shown)
         told = {trained.roles.task: np.array(self.names, dtype=object)[who], "rank": rank + 1}
-        told |= {str(trained.roles.item): trained.titles[what], "prediction": said, "low": low, "high": high}
+        told |= {str(trained.roles.item): trained.titles[what], "prediction": said}
+        told |= trained.interval(said, unsure, shown, level)
         about = {name: cells[what] for name, cells in trained.cells.items() if name not in told}
         few = [f"user '{self.names[i]}' has {left[i]} items left to recommend" for i in np.flatnonzero(left < k)]
         return Recommended(
@@ -132,7 +138,7 @@ class AdaptedUsers:
         )
 
     def _reasons(self, mean: NDArray[np.float32], nearest: int) -> pd.DataFrame:
-        """Which level answered, the learning rate, and whose ratings are predicted to be the most alike.
+        """Which level answered, the learning rate, and of whom the most alike is predicted.
 
         `bias`: the events moved all predictions up or down alike, more than they told items apart.
         """
@@ -190,16 +196,8 @@ class AdaptedUsers:
             strange = np.flatnonzero(what < 0)
             every = trained.method.catalogue(trained.state, self.adapted, None)
             mean[strange], variance[strange] = _any_item((np.clip(every[0], *trained.scale), every[1]), who[strange])
-        return Prediction(torch.from_numpy(mean), () if told is None else torch.from_numpy(variance))
-
-    def _interval(
-        self, mean: NDArray[Any], spread: NDArray[Any], reach: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Within the scale, unless nothing can be claimed."""
-        low, high = mean - reach * spread, mean + reach * spread
-        sure = np.isfinite(reach)
-        least, most = self.trained.scale
-        return np.where(sure, np.maximum(low, least), low), np.where(sure, np.minimum(high, most), high)
+        mean, unsure = trained.put_right(mean, None if told is None else variance, self.events[who])
+        return Prediction(torch.from_numpy(mean), () if unsure is None else torch.from_numpy(unsure))
 
 
 def adapt_users(
@@ -226,7 +224,7 @@ def adapt_users(
     about = about.reindex(index)
     if frame is not None:
         frame = as_events(_named(trained, frame, index, "support"), trained.roles)
-    shown = newcomers(frame, about, trained.items, trained.scale, called_by(trained.roles))
+    shown = newcomers(frame, about, trained.items, trained.scale, called_by(trained.roles), trained.kind)
     notes = (*shown.notes, *_strange(trained.profile, about), *_empty(shown, known, profiles is not None))
     return _from(trained, shown, notes)
 
@@ -312,12 +310,6 @@ def _rows(ratings: Ratings, kept: Ints) -> Ratings:
         time=ratings.time[kept],
         context=pd.DataFrame(index=range(len(kept))),
     )
-
-
-def _spread(said: Prediction) -> NDArray[np.float64]:
-    told = getattr(said.variance, "numpy", None)
-    spread: NDArray[np.float64] = np.ones(len(said.mean)) if told is None else np.sqrt(np.maximum(told(), 1e-12))
-    return spread
 
 
 def _best(mean: NDArray[np.float32], shown: Ratings, k: int) -> Ints:

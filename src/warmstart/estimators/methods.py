@@ -95,16 +95,20 @@ def configure(default: Any, settings: Mapping[str, Any]) -> Any:
     0.1
     >>> configure(paml.Config(), {"rate_hidden": "48,16"}).rate_hidden
     (48, 16)
+
+    A setting that is a group of others is given by their names, as trees.leaves, or as all of them.
     """
     fields = {field.name: getattr(default, field.name) for field in dataclasses.fields(default)}
-    changed = {}
+    changed: dict[str, Any] = {}
     for name, value in settings.items():
-        if name not in fields:
+        own, dot, rest = name.partition(".")
+        if own not in fields or (dot and not dataclasses.is_dataclass(fields[own])):
             near = difflib.get_close_matches(name, fields, 1)
             raise InputError(
                 f"a setting among {', '.join(fields)}", repr(name), f"did you mean {near[0]}?" if near else "pick one"
             )
-        changed[name] = _parse(name, value, fields[name])
+        now = changed.get(own, fields[own])
+        changed[own] = configure(now, {rest: value}) if dot else _parse(own, value, now)
     return dataclasses.replace(default, **changed)
 
 
@@ -117,6 +121,8 @@ def _parse(name: str, value: Any, like: Any) -> Any:
         elif isinstance(like, tuple):
             parts = value.split(",") if isinstance(value, str) else value
             parsed = tuple(type(like[0])(part) for part in parts)
+        elif dataclasses.is_dataclass(like) and not isinstance(value, type(like)):
+            parsed = configure(like, dict(value))
         else:
             parsed = value
     except (ValueError, KeyError, TypeError):

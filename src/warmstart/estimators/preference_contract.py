@@ -1,7 +1,8 @@
-"""What a method for preferences is: it learns from the ratings of many users and adapts to a new one's events.
+"""What a method for preferences is: it learns from ratings or clicks of many users and adapts to a new one's events.
 
-A method that keeps sums over a user's events brings its own steps; one that only predicts from all events of a
-user becomes the same by `by_events`.
+Of clicks it tells the chance of each and, where it has one, the variance of that chance, not of the click. A method
+that keeps sums over a user's events brings its own steps; one that only predicts from all events of a user becomes the
+same by `by_events`.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class PreferenceMethod(NamedTuple):
     catalogue: Callable[[Any, Any, Ints | None], Scores]  # State, Adapted, which items or all -> those for every user
     rates: Callable[[Any, Any], Floats] | None = None  # State, Adapted -> [users] learning rates
     open: Open = as_saved  # configuration, what is saved -> State: a network is made of its weights, say
+    kinds: tuple[str, ...] = ("squared",)  # of what users say: ratings, or "binary", clicks
 
 
 def by_events(
@@ -55,6 +57,7 @@ def by_events(
     predict: Callable[[Any, Users], Prediction],
     rates: Callable[[Any, Ratings], Floats] | None = None,
     open: Open = as_saved,
+    kinds: tuple[str, ...] = ("squared",),
 ) -> PreferenceMethod:
     """A method that adapts from all events of a user at once: what it has seen is the events themselves."""
 
@@ -83,4 +86,4 @@ def by_events(
         variance = getattr(said.variance, "numpy", lambda: None)()
         return mean, None if variance is None else variance.astype(np.float32).reshape(people, things)
 
-    return PreferenceMethod(config, space, saved, learn, observe, finish, score, catalogue, rates, open)
+    return PreferenceMethod(config, space, saved, learn, observe, finish, score, catalogue, rates, open, kinds)

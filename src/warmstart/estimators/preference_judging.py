@@ -1,4 +1,4 @@
-"""Judging what is said of new users' ratings: errors, rankings and intervals by how many ratings they have shown."""
+"""Judging what is said of new users' ratings or clicks: errors and intervals by how many events they have shown."""
 
 from __future__ import annotations
 
@@ -11,14 +11,16 @@ from torch import Tensor
 
 from warmstart.core import Prediction
 from warmstart.estimators.judging import Calibration, scale
+from warmstart.estimators.preference_chances import Chances, fit_chances
 from warmstart.estimators.preference_contract import PreferenceMethod
-from warmstart.metrics.errors import squared_error
+from warmstart.metrics.errors import log_loss, squared_error
 from warmstart.tasks.cold_start import SIZES, Protocol, Users, first, split_users
 from warmstart.tasks.ratings import Ratings, take_users, to_batch, to_stack
 from warmstart.tasks.split import Split
 
 Predictor: TypeAlias = Callable[[Users], Prediction]
-CALIBRATED = (*SIZES, 50)  # events for which intervals have a reach of their own
+METRIC = {"squared": "MSE", "binary": "log loss"}  # what is chosen by
+CALIBRATED = (*SIZES, 50)  # events for which validation users are asked apart
 
 
 class Data(NamedTuple):
@@ -29,10 +31,11 @@ class Data(NamedTuple):
 
 
 def split_data(ratings: Ratings, seed: int, by_time: bool) -> Data:
-    """7 : 1 : 2 of users; those with a single rating can only be trained on.
+    """7 : 1 : 2 of users; those with a single event can only be trained on. What else is known of events is left out.
 
-    Of each user four fifths of the ratings are shown and the rest is asked about; with times, the first are shown.
+    Of each user four fifths of the events are shown and the rest is asked about; with times, the first are shown.
     """
+    ratings = ratings._replace(context=ratings.context.iloc[:, :0])
     parts = split_users(ratings, Protocol(lightest=1.0, least=2, by_time=by_time, seed=seed))
     judged = {name for part in parts[1:] for name in part.shown.users.index}
     rest = np.array([i for i, name in enumerate(ratings.users.index) if name not in judged])
@@ -51,23 +54,26 @@ def predictor(method: PreferenceMethod, state: Any) -> Predictor:
     return predict
 
 
-def mse(predict: Predictor, users: Users) -> Tensor:
-    """[users]"""
-    return squared_error(to_stack(users.asked, predict(users).mean.double()), to_batch(users.asked))
+def errors_of(predict: Predictor, users: Users) -> Tensor:
+    """[users] squared error, or log loss of clicks."""
+    score = log_loss if users.asked.kind == "binary" else squared_error
+    return score(to_stack(users.asked, predict(users).mean.double()), to_batch(users.asked))
 
 
 def user_errors(predict: Predictor, users: Users) -> Tensor:
-    """[users] what is chosen by: MSE, the mean over what they have shown: 0, 1, 2, 5, 10, 20 and all they may."""
+    """[users] what is chosen by: the error, its mean over what they have shown: 0, 1, 2, 5, 10, 20 and all they may."""
     shown = [first(users, size) for size in SIZES] + [users]
-    return torch.stack([mse(predict, some) for some in shown]).mean(0)
+    return torch.stack([errors_of(predict, some) for some in shown]).mean(0)
 
 
-def mean_mse(predict: Predictor, users: Users) -> float:
+def mean_error(predict: Predictor, users: Users) -> float:
     return float(user_errors(predict, users).nanmean())
 
 
-def calibrate(predict: Predictor, users: Users, sizes: Sequence[int] = CALIBRATED) -> Calibration:
-    """Conformal scores of validation users."""
+def calibrate(predict: Predictor, users: Users, sizes: Sequence[int] = CALIBRATED) -> Calibration | Chances:
+    """Conformal scores of validation users; of clicks, how chances are put right by them."""
+    if users.asked.kind == "binary":
+        return fit_chances(predict, users, sizes)
     batch = to_batch(users.asked)
     scores = []
     for size in sizes:

@@ -1,4 +1,4 @@
-"""PreferenceLearner: fit on ratings of many users, adapt to a new one's profile and events, recommend."""
+"""PreferenceLearner: fit on ratings or clicks of many users, adapt to a new one's profile and events, recommend."""
 
 from __future__ import annotations
 
@@ -20,11 +20,20 @@ from warmstart.estimators.adapted_users import AdaptedUsers, adapt_users
 from warmstart.estimators.choosing import Chosen, Record, choose
 from warmstart.estimators.folder import pack, read_config, write_folder
 from warmstart.estimators.preference_contract import PreferenceMethod
-from warmstart.estimators.preference_judging import Data, calibrate, mean_mse, predictor, split_data, user_errors
+from warmstart.estimators.preference_judging import (
+    METRIC,
+    Data,
+    calibrate,
+    mean_error,
+    predictor,
+    split_data,
+    user_errors,
+)
 from warmstart.estimators.preference_methods import AUTO, find
 from warmstart.estimators.preference_model import Known, TrainedPreferences, restore
 from warmstart.estimators.trained import damaged
 from warmstart.metrics.intervals import paired
+from warmstart.tasks.clicks import EVENTS, KINDS
 from warmstart.tasks.profiles import fit_table
 from warmstart.tasks.ratings import Ratings, read_ratings, take_users
 from warmstart.tasks.roles import Roles
@@ -56,6 +65,7 @@ class PreferenceLearner:
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)  # of the method
     trials: int = 1  # configurations tried for each method; the same number for all
     scale: tuple[float, float] | None = None  # least and greatest rating there can be; None: those of the table
+    kind: str | None = None  # squared: ratings, binary: clicks; None: as the method or else the values tell
     seed: int = 0
     device: str = "auto"  # where methods that train a network do so
     trained_: TrainedPreferences | None = dataclasses.field(default=None, init=False, repr=False)
@@ -72,7 +82,7 @@ class PreferenceLearner:
         folder: Path | None = None,
         progress: Callable[[str], Any] | None = None,
     ) -> PreferenceLearner:
-        """Fit on a table of ratings, one row each, and tables that describe users and items.
+        """Fit on a table of ratings or impressions, one row each, and tables that describe users and items.
 
         With a folder, trials that were finished are not run again. Without an item in the roles, it is the
         column that the ratings and the item table share.
@@ -82,9 +92,13 @@ class PreferenceLearner:
         if self.method == "auto" and self.settings:
             raise InputError("a method to apply the settings to", "auto", "name one, for instance preference_bayes")
         device = choose_device(self.device)
-        methods = {name: find(name) for name in (AUTO if self.method == "auto" else (self.method,))}
+        kinds = KINDS if self.method == "auto" else find(self.method).kinds
         roles = with_item(ratings, roles, item_table)
-        data = read_ratings(ratings, roles, task_table, item_table, self.scale)
+        kind = kinds[0] if self.kind is None and len(kinds) == 1 else self.kind
+        data = read_ratings(ratings, roles, task_table, item_table, self.scale, kind)
+        methods = {
+            name: find(name, data.kind) for name in (AUTO[data.kind] if self.method == "auto" else (self.method,))
+        }
         if data.scale[0] >= data.scale[1]:
             raise InputError("ratings that differ", f"all {data.scale[0]:g}", "pass the ratings, or their scale")
         parts = split_data(data, self.seed, roles.time is not None)
@@ -110,6 +124,7 @@ class PreferenceLearner:
             roles,
             data.items,
             fit_table(parts.train.users, "users"),
+            data.kind,
             data.scale,
             parts.split,
             _known(method, state, parts.train),
@@ -152,7 +167,8 @@ class PreferenceLearner:
             seed = int(config["seed"])
         except (KeyError, TypeError, ValueError):
             raise damaged(Path(path)) from None
-        learner = cls(trained.name, dataclasses.asdict(trained.config), scale=trained.scale, seed=seed)
+        scale = trained.scale if trained.kind == "squared" else None
+        learner = cls(trained.name, dataclasses.asdict(trained.config), scale=scale, kind=trained.kind, seed=seed)
         learner.trained_ = trained
         return learner
 
@@ -178,7 +194,7 @@ def _runner(parts: Data, seed: int, device: torch.device) -> Any:
         method = find(name)
         saved = method.learn(parts.train, parts.validation, cfg, seed, device, progress)
         state = method.open(cfg, saved)
-        return Fitted(saved, state, mean_mse(predictor(method, state), parts.validation))
+        return Fitted(saved, state, mean_error(predictor(method, state), parts.validation))
 
     return run
 
@@ -209,7 +225,7 @@ def _surely(
 
 
 def _known(method: PreferenceMethod, state: Any, train: Ratings, chunk: int = 1000) -> Known:
-    """Training users, of many a fixed sample, by what is predicted for them of the items that most have rated."""
+    """Training users, of many a fixed sample, by what is predicted for them of the items with the most events."""
     names = [str(name) for name in train.users.index]
     kept = np.array(sorted(sorted(range(len(names)), key=lambda i: digest(names[i]))[:KNOWN]))
     count = np.bincount(train.item, minlength=len(train.items))
@@ -224,12 +240,13 @@ def _known(method: PreferenceMethod, state: Any, train: Ratings, chunk: int = 10
 
 def _lonely(data: Ratings) -> list[str]:
     alone = int((np.bincount(data.user, minlength=len(data.users)) == 1).sum())
-    return [f"{alone:,} users have one rating: they are trained on and not judged"] if alone else []
+    one = EVENTS[data.kind].removesuffix("s")
+    return [f"{alone:,} users have one {one}: they are trained on and not judged"] if alone else []
 
 
 def _fingerprint(train: Ratings, seed: int) -> str:
     """A name that changes with anything that changes a trial, so that trials of other data are not taken for these."""
-    hashed = hashlib.blake2b(json.dumps([seed, train.scale]).encode(), digest_size=6)
+    hashed = hashlib.blake2b(json.dumps([seed, train.kind, train.scale]).encode(), digest_size=6)
     for part in (train.user, train.item, train.value):
         hashed.update(np.ascontiguousarray(part).tobytes())
     for table in (train.users, train.items):
@@ -241,16 +258,18 @@ def card(trained: TrainedPreferences) -> str:
     """The page of a model for people."""
     train, validation, test = (len(part) for part in trained.split)
     low, high = trained.scale
+    said = f"from {low:g} to {high:g}" if trained.kind == "squared" else "or not"
+    events, metric = EVENTS[trained.kind], METRIC[trained.kind]
     lines = [
         f"# A warmstart model of preferences: {trained.name}",
         "",
-        f"- {trained.roles.target} from {low:g} to {high:g}, of {len(trained.items):,} items ({trained.roles.item})",
+        f"- {trained.roles.target} {said}, of {len(trained.items):,} items ({trained.roles.item})",
         f"- profiles: {', '.join(trained.profile.names) or 'none'}",
         f"- users: {train} to train, {validation} to validate, {test} held out",
-        f"- validation MSE (mean over 0, 1, 2, 5, 10, 20 and all ratings shown): {trained.value:.4g}",
+        f"- validation {metric} (mean over 0, 1, 2, 5, 10, 20 and all {events} shown): {trained.value:.4g}",
         *(f"- {name}: {value}" for name, value in dataclasses.asdict(trained.config).items()),
         "",
-        "It holds the names of the users it was fitted on and the item table, but none of their ratings.",
+        f"It holds the names of the users it was fitted on and the item table, but none of their {events}.",
         "",
         "```python",
         "from warmstart.estimators import PreferenceLearner",

@@ -19,6 +19,7 @@ from warmstart.engine.files import finite, read_tensors
 from warmstart.estimators.folder import SCHEMA, WEIGHTS, read_text
 from warmstart.estimators.judging import Calibration
 from warmstart.estimators.methods import configure
+from warmstart.estimators.preference_chances import Chances, chance_interval, put_right
 from warmstart.estimators.preference_contract import PreferenceMethod
 from warmstart.estimators.preference_methods import find
 from warmstart.estimators.preference_state import pack_state, unpack_state
@@ -51,11 +52,12 @@ class TrainedPreferences:
     roles: Roles
     items: pd.DataFrame  # the catalogue: names are its index
     profile: Features  # columns and values of users' profiles
+    kind: str  # of what users say: "squared", ratings, or "binary", clicks
     scale: tuple[float, float]
     split: Split  # names of the users
     known: Known
-    calibration: Calibration
-    value: float  # MSE on the validation users, mean over support sizes
+    calibration: Calibration | Chances  # of ratings, of clicks
+    value: float  # MSE or log loss on the validation users, mean over support sizes
     reaches: dict[float, Any] = field(default_factory=dict, repr=False, compare=False)  # by level, once asked for
 
     @property
@@ -77,14 +79,43 @@ class TrainedPreferences:
         """What the item table says of each item, by column."""
         return {str(name): self.items[name].to_numpy() for name in self.items}
 
-    def reach(self, level: float, shown: Ints) -> NDArray[np.float64]:
-        """[users] how many standard deviations an interval reaches, by the events that users have shown."""
+    def put_right(
+        self, mean: NDArray[Any], variance: NDArray[Any] | None, shown: Ints
+    ) -> tuple[NDArray[np.float64], NDArray[Any] | None]:
+        """What the method says of rows, as it is told: on the scale, or as chances that validation users bear out.
+
+        `shown`: how many events the user of each row has shown.
+        """
+        if isinstance(self.calibration, Chances):
+            return put_right(self.calibration, mean, variance, shown)
+        return np.clip(mean.astype(np.float64), *self.scale), variance
+
+    def interval(
+        self, mean: NDArray[np.float64], variance: NDArray[Any] | None, shown: Ints, level: float
+    ) -> dict[str, NDArray[np.float64]]:
+        """low and high of what was put right: where a rating lies, or its chance; nothing where a method has no idea.
+
+        Within the scale, unless nothing can be claimed.
+        """
         if not 0 < level < 1:
             raise InputError("a level between 0 and 1", f"{level}", "pass for instance 0.9")
+        if isinstance(self.calibration, Chances):
+            ends = () if variance is None else chance_interval(mean, variance, level)
+            return dict(zip(("low", "high"), ends, strict=False))
+        reach = self._reach(level, self.calibration, shown)
+        half = reach * (1.0 if variance is None else np.sqrt(np.maximum(variance, 1e-12)))
+        low, high, sure = mean - half, mean + half, np.isfinite(reach)
+        least, most = self.scale
+        return {
+            "low": np.where(sure, np.maximum(low, least), low),
+            "high": np.where(sure, np.minimum(high, most), high),
+        }
+
+    def _reach(self, level: float, scores: Calibration, shown: Ints) -> NDArray[np.float64]:
+        """How many standard deviations an interval reaches, by the events that users have shown."""
         if level not in self.reaches:
-            mask = self.calibration.mask
-            self.reaches[level] = np.array([conformal_quantile(one, mask, level) for one in self.calibration.scores])
-        place = np.searchsorted(self.calibration.sizes.numpy(), shown, side="right")
+            self.reaches[level] = np.array([conformal_quantile(one, scores.mask, level) for one in scores.scores])
+        place = np.searchsorted(scores.sizes.numpy(), shown, side="right")
         found: NDArray[np.float64] = self.reaches[level][np.maximum(place, 1) - 1]
         return found
 
@@ -92,6 +123,7 @@ class TrainedPreferences:
         return {
             "method": self.name,
             "config": dataclasses.asdict(self.config),
+            "target": self.kind,
             "scale": list(self.scale),
             "validation": self.value if self.value == self.value else None,
         }
@@ -124,7 +156,8 @@ def restore(path: Path, config: dict[str, Any]) -> TrainedPreferences:
         version = content["version"]
         if isinstance(version, int) and version > VERSION:
             raise InputError(f"version {VERSION} or older in {path / SCHEMA}", f"{version}", "update warmstart")
-        method, value = find(config["method"]), config["validation"]
+        kind, value = str(config["target"]), config["validation"]
+        method = find(config["method"], kind)
         low, high = map(float, config["scale"])
         trained = TrainedPreferences(
             config["method"],
@@ -133,10 +166,11 @@ def restore(path: Path, config: dict[str, Any]) -> TrainedPreferences:
             Roles.from_dict(content["roles"]),
             _catalogue(content["items"]),
             Features.from_dict(content["profile"]),
+            kind,
             (low, high),
             Split(*(tuple(map(str, content["users"][part])) for part in Split._fields)),
             Known(tuple(map(str, content["known"])), tensors["known/items"].numpy(), tensors["known/said"].numpy()),
-            unpack_state(Calibration, tensors, {}, "calibration"),
+            unpack_state(Chances if kind == "binary" else Calibration, tensors, {}, "calibration"),
             float("nan") if value is None else float(value),
         )
         with np.errstate(all="ignore"):
@@ -150,7 +184,7 @@ def restore(path: Path, config: dict[str, Any]) -> TrainedPreferences:
 
 def _try(trained: TrainedPreferences) -> None:
     """ValueError unless every item is scored for a user of whom nothing is known, and all parts fit together."""
-    nobody = newcomers(None, pd.DataFrame(index=["nobody"]), trained.items, trained.scale)
+    nobody = newcomers(None, pd.DataFrame(index=["nobody"]), trained.items, trained.scale, kind=trained.kind)
     method, known, calibration = trained.method, trained.known, trained.calibration
     adapted = method.finish(trained.state, nobody, method.observe(trained.state, nobody, None))
     mean, variance = method.catalogue(trained.state, adapted, None)
@@ -160,11 +194,19 @@ def _try(trained: TrainedPreferences) -> None:
         bool(np.isfinite(mean).all()),
         variance is None or bool((variance > 0).all() and np.isfinite(variance).all()),
         inside and known.said.shape == (len(known.names), len(known.items)),
-        calibration.scores.shape == (*calibration.sizes.shape, *calibration.mask.shape) and len(calibration.sizes) > 0,
+        _sound(calibration) and calibration.sizes.shape[0] > 0,
         trained.scale[0] < trained.scale[1] and trained.roles.item is not None,
     ]
     if not all(fits):
         raise ValueError("parts that do not fit together")
+
+
+def _sound(calibration: Calibration | Chances) -> bool:
+    sizes = calibration.sizes.shape
+    if isinstance(calibration, Calibration):
+        return bool(calibration.scores.shape == (*sizes, *calibration.mask.shape))
+    fits = calibration.shift.shape == calibration.slope.shape == sizes
+    return fits and bool(np.isfinite(calibration.shift).all() and (calibration.slope > 0).all())
 
 
 def _catalogue(content: dict[str, Any]) -> pd.DataFrame:

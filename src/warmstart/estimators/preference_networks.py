@@ -17,6 +17,7 @@ from warmstart.estimators.preference_contract import PreferenceMethod, by_events
 from warmstart.learners import at_paml, melu, paml, reg_paml
 from warmstart.models.preference import FAST
 from warmstart.tasks.cells import Floats
+from warmstart.tasks.clicks import KINDS
 from warmstart.tasks.cold_start import Users
 from warmstart.tasks.ratings import Ratings
 from warmstart.training.preferences import Fitted, Network, Schedule, Tables, fit, fit_tables, opened, preference_net
@@ -61,4 +62,4 @@ def network_method(
         found: Floats = fitted.about(Users(shown, nothing, np.zeros(0, dtype=np.int64)))[1].double().numpy()
         return found if len(found) else np.full(len(shown.users), np.nan)
 
-    return by_events(config, space, Saved, learn, lambda fitted, users: fitted.predict(users), rates, make)
+    return by_events(config, space, Saved, learn, lambda fitted, users: fitted.predict(users), rates, make, KINDS)

@@ -77,13 +77,13 @@ class Entry(NamedTuple):
 
 PLAIN = preference_bayes.Config(profile=False, choices=0, content=1.0)
 ENTRIES: dict[str, Entry | cold_learners.Learnt] = {
-    **{name: Entry(*rival) for name, rival in preference_rivals.BASELINES.items()},
+    **{name: Entry(*rival) for name, rival in preference_rivals.BASELINES["squared"].items()},
     "preference_bayes": Entry(preference_bayes.fit, preference_bayes.Config(), preference_bayes.SPACE),
     "preference_bayes, ratings alone": Entry(preference_bayes.fit, PLAIN),
     "preference_bayes, without choices": Entry(preference_bayes.fit, preference_bayes.Config(choices=0)),
     **cold_learners.ENTRIES,
 }
-BASELINES = tuple(preference_rivals.BASELINES)
+BASELINES = tuple(preference_rivals.BASELINES["squared"])
 MEMBERS = BASELINES[3:]  # the means are what the effects say with an extreme shrinkage
 STACKS = {STACK: MEMBERS, "stack with learners": (*MEMBERS, "preference_bayes")}
 
