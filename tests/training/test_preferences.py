@@ -23,6 +23,7 @@ from warmstart.training.preferences import (
 )
 
 NET = Network(hidden=(8,), embedding=4, factors=4)
+WEIGHTED = Network(hidden=(8,), embedding=4, factors=4, weights=CLICK)
 SHORT = Schedule(epochs=15, users=16, look=3, patience=15)
 
 
@@ -137,7 +138,7 @@ def test_clicks_have_an_entropy_of_their_own_weights(simulated_ratings):
     ratings = simulated_ratings(users=120)
     clicked = ratings._replace(value=(ratings.value > 3.5).astype(float), scale=(0.0, 1.0), kind="binary")
     parts = split_users(clicked, PAPER)
-    tables = fit_tables(everything(parts.train), NET)
+    tables = fit_tables(everything(parts.train), WEIGHTED)
     assert tables.likelihood is binary and tables.centre == 0
     torch.testing.assert_close(row_weights(tables, torch.tensor([0.0, 1.0])), torch.tensor(CLICK))
     cfg = paml.Config(rate=0.2)

@@ -12,7 +12,9 @@ from warmstart.estimators.preference_contract import PreferenceMethod, by_events
 from warmstart.estimators.preference_networks import NETWORKS, network_method
 from warmstart.learners import click_bayes, preference_bayes
 from warmstart.tasks.clicks import EVENTS
+from warmstart.training.preferences import CLICK, Network
 
+WEIGHTED = Network(weights=CLICK)
 METHODS = {
     "preference_bayes": PreferenceMethod(
         preference_bayes.Config(),
@@ -50,6 +52,10 @@ METHODS = {
         kinds=("binary",),
     ),
     **{name: network_method(module.build, config, module.SPACE) for name, (module, config) in NETWORKS.items()},
+    **{
+        f"{name}_weighted": network_method(module.build, config, module.SPACE, WEIGHTED, kinds=("binary",))
+        for name, (module, config) in NETWORKS.items()
+    },
 }
 AUTO = {  # what `auto` compares; the first wins where they cannot be told apart
     "squared": ("preference_bayes", "rating_means"),

@@ -20,7 +20,17 @@ from warmstart.tasks.cells import Floats
 from warmstart.tasks.clicks import KINDS
 from warmstart.tasks.cold_start import Users
 from warmstart.tasks.ratings import Ratings
-from warmstart.training.preferences import Fitted, Network, Schedule, Tables, fit, fit_tables, opened, preference_net
+from warmstart.training.preferences import (
+    Fitted,
+    Network,
+    Schedule,
+    Tables,
+    fit,
+    fit_tables,
+    opened,
+    paced,
+    preference_net,
+)
 
 COMMON: dict[str, Any] = {"outer_lr": 3e-3, "weight_decay": 0.1}
 STEPS: dict[str, Any] = {**COMMON, "inner_steps": 3, "shrink": 8.0}
@@ -43,6 +53,7 @@ def network_method(
     space: Mapping[str, Sequence[Any]],
     network: Network = Network(),
     schedule: Schedule = Schedule(),
+    kinds: tuple[str, ...] = KINDS,
 ) -> PreferenceMethod:
     """Trained by `training.preferences`; the weights are saved with the tables they were fitted for."""
 
@@ -53,7 +64,7 @@ def network_method(
     def make(cfg: Any, saved: Saved) -> Fitted:
         model = functional(preference_net(saved.tables, network), FAST)
         cfg = replace(cfg, warm_up=0) if hasattr(cfg, "warm_up") else cfg  # training ends after it
-        learner = build(model, saved.tables.likelihood, cfg, PLAIN)
+        learner = build(model, saved.tables.likelihood, paced(cfg, saved.tables), PLAIN)
         state = fill(learner.init(model.params), named_leaves(saved.state))
         return opened(saved.tables, model, learner, state)
 
@@ -62,4 +73,4 @@ def network_method(
         found: Floats = fitted.about(Users(shown, nothing, np.zeros(0, dtype=np.int64)))[1].double().numpy()
         return found if len(found) else np.full(len(shown.users), np.nan)
 
-    return by_events(config, space, Saved, learn, lambda fitted, users: fitted.predict(users), rates, make, KINDS)
+    return by_events(config, space, Saved, learn, lambda fitted, users: fitted.predict(users), rates, make, kinds)

@@ -1,11 +1,12 @@
 """Empirical Bayes for clicks: what an unseen user will click, from a profile, the context and the first few events.
 
-    logit P(click) = z . w_u,     z = (1, f, context, place of the item),     w_u ~ N(beta, S)
+    logit P(click) = z . w_u,     z = (1, f, context, place of the item, its content),     w_u ~ N(beta, S)
 
 f is the logit that boosted trees give to anybody with this profile, for this item in this context; the trees are
 fitted across users, so that f of a training user comes from the others. A user is a Gaussian vector around it: an
-own level, an own slope of f, own weights on the context and on the directions along which items are shown to the
-same users. Adapting is conditioning by Jaakkola and Jordan's bound; beta and S are learned by expectation-maximisation.
+own level, an own slope of f, own weights on the context, on the directions along which items are shown to the same
+users and on those along which the content of items differs most. Adapting is conditioning by Jaakkola and Jordan's
+bound; beta and S are learned by expectation-maximisation.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from warmstart.tasks.cold_start import Users
 from warmstart.tasks.impressions import Known, columns, context_of, cross_fitted, fit_known, folds_of
 from warmstart.tasks.ratings import Ratings
 
+FEW, MOST = 6000, 10  # users in all folds, when there are more than asked for, and folds at most
 SUREST = 9.21  # the largest logit that is taken from the trees: of a share of 0.9999
 SHORTEST = 0.02  # an item's place is scaled to length 1, one shorter than this (rarely shown) less
 
@@ -36,17 +38,18 @@ SHORTEST = 0.02  # an item's place is scaled to length 1, one shorter than this 
 @dataclass(frozen=True)
 class Config:
     trees: Trees = Trees(trees=200, rate=0.05, leaves=15)
-    folds: int = 3  # of training users
+    folds: int = 3  # of training users; more where these are few, since what a fold leaves out is then missed
     shrink: float = 10.0  # impressions' worth of the mean in an item's share of clicks
     least: int = 50  # rows that must have a value of a table for it to count
     choices: int = 8  # directions of "which items" that a user weighs
+    content: int = 8  # directions of items' content that a user weighs
     context: bool = True  # whether a user weighs the context; the trees see it either way
     width: float = 0.01  # variance of users' own weights on context and places before learning, which moves it slowly
     sweeps: int = 10  # of expectation-maximisation
     rounds: int = 4  # of the bound, for a new user
 
 
-LEVEL = Config(choices=0, context=False)  # a user has a level and a slope, nothing else
+LEVEL = Config(choices=0, content=0, context=False)  # a user has a level and a slope, nothing else
 SPACE: dict[str, list[Any]] = {
     "trees": [
         Trees(trees=150, rate=0.05, leaves=15),
@@ -61,7 +64,7 @@ SPACE: dict[str, list[Any]] = {
 class State(NamedTuple):
     known: Known
     model: Forest
-    place: Floats  # [items, choices]
+    place: Floats  # [items, choices and content]
     beta: Floats  # [d]
     cov: Floats  # [d, d]
     context: bool
@@ -97,14 +100,14 @@ def learn(train: Ratings, cfg: Config, seed: int) -> State:
     if not set(np.unique(train.value)) <= {0.0, 1.0} or len(set(train.value)) < 2:
         raise InputError("clicks of 0 and 1, some of each", "other values", "pass ratings to preference_bayes")
     known = fit_known(train, cfg.shrink, cfg.least)
-    fold = folds_of(train, cfg.folds, seed)
+    fold = folds_of(train, max(cfg.folds, min(MOST, FEW // len(train.users))), seed)
     x, y = cross_fitted(known, train, fold, cfg.shrink), train.value
     expected = np.empty(len(y))
     for held in range(int(fold.max()) + 1):
         out = fold[train.user] == held
         expected[out] = make_trees(cfg.trees, seed, clicks=True).fit(x[~out], y[~out]).predict_proba(x[out])[:, 1]
     model = make_forest(make_trees(cfg.trees, seed, clicks=True).fit(x, y))
-    place = _place(train, cfg.choices, seed)
+    place = np.concatenate([_place(train, cfg.choices, seed), _content(train, known, cfg.content)], 1)
     z = _design(known, place, cfg.context, train, _logit(expected))
     beta, cov = _learn_prior(z, train, cfg)
     return State(known, model, place, beta, cov, cfg.context, cfg.rounds)
@@ -143,6 +146,16 @@ def _place(train: Ratings, size: int, seed: int) -> Floats:
     length = np.sqrt(np.maximum(shown.sum(1), 1))
     _, _, right = svds(shown.multiply(1 / length[:, None]).tocsr(), k=size, random_state=seed)
     found: Floats = right.T / np.maximum(np.linalg.norm(right.T, axis=1, keepdims=True), SHORTEST)
+    return found
+
+
+def _content(train: Ratings, known: Known, size: int) -> Floats:
+    """[items, size]: principal directions of what is known of the items that were shown, at unit variance over them."""
+    often = np.bincount(train.item, minlength=len(train.items)) / len(train.item)
+    centred = known.content - often @ known.content
+    spread, way = np.linalg.eigh((centred * often[:, None]).T @ centred)
+    kept = np.flatnonzero(spread > 1e-9 * max(float(spread.max(initial=0.0)), 1e-300))[::-1][:size]
+    found: Floats = centred @ way[:, kept] / np.sqrt(spread[kept])
     return found
 
 

@@ -16,6 +16,8 @@ from warmstart.tasks.features import Features
 from warmstart.tasks.profiles import fit_table, numbers_of
 from warmstart.tasks.ratings import Ratings, take_rows, take_users
 
+SHARE = 20
+
 
 class Known(NamedTuple):
     """How an impression becomes a row; fitted on training users alone."""
@@ -28,9 +30,16 @@ class Known(NamedTuple):
 
 
 def fit_known(train: Ratings, shrink: float, least: int) -> Known:
-    """`shrink`: impressions' worth of the mean in an item's share; `least`: rows that must have a value."""
-    content = numbers_of(fit_table(train.items, "items", least), train.items, "items")
-    profile = fit_table(train.users, "users", least)
+    """`shrink`: impressions' worth of the mean in an item's share; `least`: rows that must have a value.
+
+    In a side table of fewer than 20 times as many rows, one in 20 of them must.
+    """
+    few = {
+        what: min(least, max(2, len(table) // SHARE))
+        for what, table in (("items", train.items), ("users", train.users))
+    }
+    content = numbers_of(fit_table(train.items, "items", few["items"]), train.items, "items")
+    profile = fit_table(train.users, "users", few["users"])
     return Known(*_rates(train, shrink), content, profile, fit_table(train.context, "context", least))
 
 

@@ -5,6 +5,7 @@ Vocabularies, means and the network are of training users alone; training stops 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -13,12 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from warmstart.baselines.click_means import fit_effects
 from warmstart.baselines.rating_means import fit_bias
 from warmstart.core import Columns, Learner, Likelihood, Model, Prediction, Task, functional, make_batch, make_task
 from warmstart.core.trees import leaves, take, to_device
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.meta import Feed, predict_stack
 from warmstart.engine.stage import PLAIN, TRACED
+from warmstart.metrics.errors import SMALLEST
 from warmstart.models.likelihoods import binary, squared
 from warmstart.models.mlp import seeded
 from warmstart.models.preference import FAST, PreferenceNet
@@ -31,7 +34,9 @@ from warmstart.tasks.ratings import Ratings, places
 from warmstart.training.sources import from_users
 from warmstart.training.train import Plan, train
 
-CLICK = (0.1, 0.9)  # weights of no click and of a click (Yu et al., 2021)
+CLICK = (0.1, 0.9)  # weights of no click and of a click in Yu et al. (2021)
+SQUARE, ENTROPY = 2.0, 0.25  # how much losses bend; an entropy, where a click is as likely as none
+INNER = ("inner_lr", "rate", "warm_rate")  # rates of inner steps, as configurations call them
 ROWS = 200_000  # that are predicted at once
 FEW = 1000  # users below which meta-batches have one shape: recording four takes longer than padding
 
@@ -45,6 +50,7 @@ class Network:
     embedding: int = 32
     factors: int = 16
     least: int = 2  # rows that must have a value for it to count; ratings that an item must have to be known
+    weights: tuple[float, float] = (0.5, 0.5)  # of no click and of a click in the loss
 
 
 @dataclass(frozen=True)
@@ -67,6 +73,7 @@ class Tables(NamedTuple):
     users: Features
     identity: bool
     clicks: bool
+    weights: tuple[float, float]
     centre: float
     scale: tuple[float, float]
 
@@ -78,6 +85,11 @@ class Tables(NamedTuple):
     def unit(self) -> float:
         """Of targets: a quarter of the scale, which is 1 for one to five stars."""
         return 1.0 if self.clicks else (self.scale[1] - self.scale[0]) / 4
+
+    @property
+    def weighed(self) -> float:
+        """What the weights of clicks add to every logit."""
+        return math.log(self.weights[1] / self.weights[0])
 
     @property
     def likelihood(self) -> Likelihood:
@@ -105,9 +117,8 @@ def fit_tables(ratings: Ratings, network: Network) -> Tables:
     things = _with_values(fit_table(ratings.items.iloc[np.flatnonzero(count)], "items", network.least))
     people = _with_values(fit_table(ratings.users, "users", network.least))
     centre = 0.0 if clicks else float(ratings.value.mean())
-    return Tables(
-        Vocabulary("item", tuple(map(str, known))), things, people, network.identity, clicks, centre, ratings.scale
-    )
+    item = Vocabulary("item", tuple(map(str, known)))
+    return Tables(item, things, people, network.identity, clicks, network.weights, centre, ratings.scale)
 
 
 def _with_values(features: Features) -> Features:
@@ -157,7 +168,15 @@ def target(tables: Tables, ratings: Ratings) -> Tensor:
 
 def row_weights(tables: Tables, y: Tensor) -> Tensor:
     """1, or those of clicks."""
-    return torch.where(y > 0.5, CLICK[1], CLICK[0]) if tables.clicks else torch.ones_like(y)
+    missed, clicked = tables.weights
+    return torch.where(y > 0.5, clicked, missed) if tables.clicks else torch.ones_like(y)
+
+
+def paced(cfg: Any, tables: Tables) -> Any:
+    """Inner rates, which are those of a squared loss, for the loss that there is: an entropy bends less."""
+    if not tables.clicks:
+        return cfg
+    return replace(cfg, **{name: SQUARE / ENTROPY * getattr(cfg, name) for name in INNER if hasattr(cfg, name)})
 
 
 def fit(
@@ -174,6 +193,7 @@ def fit(
     """Train on the users of `ratings`; on a CUDA device the update is captured in a graph."""
     where = torch.device(device)
     tables = fit_tables(ratings, network)
+    cfg = paced(cfg, tables)
     with seeded(seed):
         net = preference_net(tables, network)
     if network.identity:
@@ -207,7 +227,7 @@ def fit(
     stacks = [_sorted(tables, users, where) for users in judged]
 
     def validate(state: Any) -> float:
-        errors = [_error(learner, state, tasks, found) for tasks, found in stacks]
+        errors = [_error(learner, state, tables, tasks, found) for tasks, found in stacks]
         return float(torch.stack(errors).mean())
 
     plan = Plan(schedule.epochs * steps, schedule.users, every=schedule.look * steps, patience=schedule.patience)
@@ -239,7 +259,7 @@ def opened(tables: Tables, model: Model, learner: Learner, state: Any) -> Fitted
             mean = predict_stack(learner, state, fill_in(to_device(part, where), found)).mean.cpu()
             said[ids, : mean.shape[1]] = mean
         flat = said[torch.from_numpy(users.asked.user), torch.from_numpy(places(users.asked))].double()
-        return Prediction((tables.unit * flat + tables.centre).clamp(*tables.scale))
+        return Prediction((tables.unit * _unweighed(tables, flat) + tables.centre).clamp(*tables.scale))
 
     def about(users: Users) -> tuple[Tensor, Tensor]:
         descriptor = look_up(users.shown).users
@@ -255,11 +275,20 @@ def opened(tables: Tables, model: Model, learner: Learner, state: Any) -> Fitted
 def _begin_with_effects(net: PreferenceNet, tables: Tables, ratings: Ratings, cfg: Any) -> None:
     """Items start at their shrunk effects and a step finds the user's, so that training starts at the bias row."""
     rate = cfg.rate / 2 if hasattr(cfg, "rate") else cfg.inner_lr
+    known = (place := tables.item.lookup([str(name) for name in ratings.items.index])) > 1
     effects = np.zeros(tables.item.size)
-    place = tables.item.lookup([str(name) for name in ratings.items.index])
-    known = place > 1
+    if tables.clicks:
+        found = fit_effects(ratings)
+        effects[place[known]] = found.item[known]
+        net.begin(torch.from_numpy(effects).float(), rate, found.centre + tables.weighed, ENTROPY)
+        return
     effects[place[known]] = fit_bias(ratings).item[known]
     net.begin(torch.from_numpy(effects / tables.unit).float(), rate)
+
+
+def _unweighed(tables: Tables, said: Tensor) -> Tensor:
+    """Chances as they would be had clicks weighed as much as the rest; ratings as they are."""
+    return torch.sigmoid(torch.logit(said, eps=SMALLEST) - tables.weighed) if tables.clicks else said
 
 
 def _chunks(tasks: Task) -> Sequence[tuple[Tensor, Task]]:
@@ -286,13 +315,14 @@ def _sorted(tables: Tables, users: Users, device: torch.device) -> tuple[list[Ta
     )
 
 
-def _error(learner: Learner, state: Any, tasks: Sequence[Task], found: Catalogue) -> Tensor:
-    """The mean over users of their squared error, of clicks as of ratings."""
+def _error(learner: Learner, state: Any, tables: Tables, tasks: Sequence[Task], found: Catalogue) -> Tensor:
+    """The mean over users of their squared error, or log loss of clicks."""
     losses = []
     for part in tasks:
         full = fill_in(part, found)
-        said = predict_stack(learner, state, full).mean
+        said = _unweighed(tables, predict_stack(learner, state, full).mean)
         query = full.query
-        rows = (said - query.y) ** 2
+        came = torch.where(query.y > 0.5, said, 1 - said)
+        rows = -came.clamp(min=SMALLEST).log() if tables.clicks else (said - query.y) ** 2
         losses.append((rows * query.mask).sum(-1) / query.mask.sum(-1).clamp(min=1))
     return torch.cat(losses).mean()
