@@ -1,5 +1,7 @@
 """Small tables with every kind of column, and one fitted model of each method."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -90,6 +92,44 @@ def preference_models(cinema):
         return {
             name: PreferenceLearner(name, given).fit(cinema.ratings, roles, cinema.users, cinema.films)
             for name, given in {**settings, "reg_paml": {}}.items()
+        }
+
+
+@pytest.fixture(scope="session")
+def arcade():
+    """Impressions, users and films of users who click by a level, a taste for groups of films, and the film itself."""
+    draw = np.random.default_rng(3)
+    users, films = 300, 50
+    group, level = draw.choice(["a", "b"], films), 0.7 * draw.normal(size=films)
+    kind, own = draw.choice(["x", "y"], users), draw.normal(size=users)
+    taste = 1.3 * draw.normal(size=users) + np.where(kind == "x", 0.6, -0.6)
+    rows = []
+    for user in range(users):
+        for time, film in enumerate(draw.choice(films, draw.integers(14, 40))):
+            logit = -0.5 + level[film] + own[user] + taste[user] * (1 if group[film] == "a" else -1)
+            chance = 1 / (1 + np.exp(-logit))
+            rows.append((f"u{user:04d}", f"f{film:03d}", int(draw.random() < chance), time, chance))
+    return SimpleNamespace(
+        log=pd.DataFrame(rows, columns=["user", "film", "clicked", "time", "chance"]),
+        users=pd.DataFrame(
+            {"user": [f"u{i:04d}" for i in range(users)], "kind": kind, "age": draw.integers(20, 60, users)}
+        ),
+        films=pd.DataFrame({"film": [f"f{i:03d}" for i in range(films)], "group": group}),
+    )
+
+
+@pytest.fixture(scope="session")
+def click_models(arcade):
+    """One of each kind of method for clicks; the network is hardly trained."""
+    trees = {"trees.trees": 60, "trees.leaves": 6, "trees.smallest_leaf": 20}
+    settings = {"click_bayes": {**trees, "choices": 2, "width": 0.1}, "click_means": {}, "melu": {}}
+    roles = Roles("user", "clicked", item="film", time="time")
+    module, config = NETWORKS["melu"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(PREFERENCES, "melu", network_method(module.build, config, {}, schedule=Schedule(epochs=1)))
+        return {
+            name: PreferenceLearner(name, given).fit(arcade.log, roles, arcade.users, arcade.films)
+            for name, given in settings.items()
         }
 
 

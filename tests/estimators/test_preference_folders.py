@@ -14,10 +14,10 @@ FILES = ("config.json", "schema.json", "weights.safetensors", "card.md")
 
 
 @pytest.fixture(scope="module")
-def folders(preference_models, tmp_path_factory):
+def folders(preference_models, click_models, tmp_path_factory):
     home = tmp_path_factory.mktemp("preferences")
     found = {}
-    for name, model in preference_models.items():
+    for name, model in (preference_models | click_models).items():
         model.save(home / name)
         found[name] = {file: (home / name / file).read_bytes() for file in FILES}
     return found, home / "spoilt"
@@ -37,7 +37,7 @@ def try_loading(folder, files):
 
 @settings(max_examples=60)
 @given(
-    method=st.sampled_from(["preference_bayes", "rating_means", "reg_paml"]),
+    method=st.sampled_from(["preference_bayes", "rating_means", "reg_paml", "click_bayes", "click_means"]),
     name=st.sampled_from(FILES),
     place=st.floats(0, 1, exclude_max=True),
     value=st.integers(1, 255),
@@ -61,20 +61,21 @@ def paths(content, path=()):
 
 @settings(max_examples=60)
 @given(
+    method=st.sampled_from(["preference_bayes", "click_bayes"]),
     name=st.sampled_from(FILES[:2]),
     place=st.floats(0, 1, exclude_max=True),
     new=st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4) | st.just([]),
 )
-def test_other_values_in_the_json_files(folders, name, place, new):
+def test_other_values_in_the_json_files(folders, method, name, place, new):
     whole, folder = folders
-    document = {"top": json.loads(whole["preference_bayes"][name])}
+    document = {"top": json.loads(whole[method][name])}
     places = list(paths(document))[1:]
     *path, last = places[int(place * len(places))]
     part = document
     for key in path:
         part = part[key]
     part[last] = new
-    try_loading(folder, whole["preference_bayes"] | {name: json.dumps(document["top"]).encode()})
+    try_loading(folder, whole[method] | {name: json.dumps(document["top"]).encode()})
 
 
 def test_incomplete_newer_and_other_folders_are_refused(folders):
