@@ -179,63 +179,6 @@ def test_evaluate_writes_a_page_beside_baselines(cli, shop, tmp_path, monkeypatc
     refused(cli("evaluate", shop / "model", shop / "ratings.csv", *tables[:2]), "the table of items", "none")
 
 
-@pytest.fixture(scope="module")
-def arcade(tmp_path_factory):
-    """clicks.csv, users.csv, films.csv, the impressions of a new user and a query: not to be written to."""
-    folder = tmp_path_factory.mktemp("arcade")
-    made = simulate_films(120, 30, seed=2, fewest=6, most=15)
-    log = made.ratings.assign(clicked=made.ratings["rating"] >= 4).drop(columns="rating")
-    own = log["user"] == NEW
-    log[~own].to_csv(folder / "clicks.csv", index=False)
-    made.users.to_csv(folder / "users.csv", index=False)
-    made.films.to_csv(folder / "films.csv", index=False)
-    log[own].head(4).to_csv(folder / "new.csv", index=False)
-    log[own].iloc[4:][["user", "film"]].to_csv(folder / "query.csv", index=False)
-    return folder
-
-
-def test_clicks_are_fitted_adapted_recommended_and_evaluated(cli, arcade, tmp_path, monkeypatch):
-    kept = {"bias": BASELINES["binary"]["bias"], "click rate": BASELINES["binary"]["click rate"]}
-    monkeypatch.setattr("warmstart.estimators.preference_rivals.BASELINES", {"binary": kept})
-    tables = ("--task-table", arcade / "users.csv", "--item-table", arcade / "films.csv")
-    line = ("fit", arcade / "clicks.csv", "--preferences", "--task", "user", "--target", "clicked", *tables)
-    done = cli(*line, "-o", tmp_path / "m")
-    assert done.code == 0 and done.err == "" and done.out.count("taken as clicks") == 1
-    trained = PreferenceLearner.load(tmp_path / "m").fitted
-    assert f"Validation log loss: {trained.value:.4g}" in done.out and "NEW_CLICKS.csv" in done.out
-    told = document(cli(*line, "--method", "click_bayes", "--set", "trees.trees=20", "-o", tmp_path / "b", "--json"))
-    assert told["kind"] == "binary" and told["settings"]["trees"]["trees"] == 20 and told["notes"] == []
-    new = ("--support", arcade / "new.csv", "--descriptor-table", arcade / "users.csv")
-    said = pd.DataFrame(
-        document(cli("adapt", tmp_path / "b", *new, "--query", arcade / "query.csv", "--json"))["predictions"]
-    )
-    user = PreferenceLearner.load(tmp_path / "b").adapt(arcade / "new.csv", arcade / "users.csv")
-    pd.testing.assert_frame_equal(said, user.frame(arcade / "query.csv"))
-    assert said[["low", "prediction", "high"]].stack().between(0, 1).all()
-    done = cli("recommend", tmp_path / "b", *new, "-k", 3)
-    assert done.code == 0 and "90% interval" in done.out and "the impressions " in done.out
-    told = document(cli("recommend", tmp_path / "b", *new, "-k", 3, "--json"))["users"][0]
-    assert [one["item"] for one in told["items"]] == user.recommend(3).items["film"].tolist()
-    done = cli("evaluate", tmp_path / "b", arcade / "clicks.csv", *tables, "-o", tmp_path / "out")
-    assert done.code == 0 and "AUC per user" in done.out and "a log loss of" in done.out and "click rate" in done.out
-    assert (tmp_path / "out" / "report.html").read_text().count("<svg") >= 2
-
-
-def test_clicks_are_ratings_when_told_and_points_have_no_interval(cli, arcade, tmp_path):
-    line = ("fit", arcade / "clicks.csv", "--task", "user", "--target", "clicked", "--item", "film")
-    told = document(cli(*line, "--method", "click_means", "-o", tmp_path / "m", "--json"))
-    assert told["method"] == "click_means" and told["kind"] == "binary"
-    done = cli("recommend", tmp_path / "m", "--support", arcade / "new.csv", "-k", 2)
-    assert done.code == 0 and "interval" not in done.out and "how readily this user clicks" in done.out
-    done = cli("adapt", tmp_path / "m", "--support", arcade / "new.csv", "--query", arcade / "query.csv")
-    assert done.code == 0 and "prediction" in done.out and "low" not in done.out
-    numbers = pd.read_csv(arcade / "clicks.csv").astype({"clicked": int})
-    numbers.to_csv(tmp_path / "rows.csv", index=False)
-    line = ("fit", tmp_path / "rows.csv", "--preferences", "--task", "user", "--target", "clicked", "--item", "film")
-    told = document(cli(*line, "--kind", "squared", "--method", "rating_means", "-o", tmp_path / "r", "--json"))
-    assert told["kind"] == "squared" and told["scale"] == [0, 1] and told["notes"] == []
-
-
 def lines(**changes):
     """A table of 12 users and 5 films, with some lines replaced."""
     rows = ["user,film,rating,day"] + [
