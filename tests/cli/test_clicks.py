@@ -72,3 +72,20 @@ def test_clicks_are_ratings_when_told_and_points_have_no_interval(cli, arcade, t
     line = ("fit", tmp_path / "rows.csv", "--preferences", "--task", "user", "--target", "clicked", "--item", "film")
     told = document(cli(*line, "--kind", "squared", "--method", "rating_means", "-o", tmp_path / "r", "--json"))
     assert told["kind"] == "squared" and told["scale"] == [0, 1] and told["notes"] == []
+
+
+def test_a_context_is_named_at_fit_and_told_to_recommend(cli, arcade, tmp_path):
+    log = pd.read_csv(arcade / "clicks.csv")
+    log.assign(place=["phone", "screen", "phone"] * (len(log) // 3) + ["phone"] * (len(log) % 3)).to_csv(
+        tmp_path / "log.csv", index=False
+    )
+    line = ("fit", tmp_path / "log.csv", "--preferences", "--task", "user", "--target", "clicked", "--item", "film")
+    method = ("--method", "click_bayes", "--set", "trees.trees=20")
+    assert cli(*line, "--context", "place", *method, "-o", tmp_path / "m").code == 0
+    done = cli("recommend", tmp_path / "m", "--user", "bob", "--context", "place=screen")
+    assert done.code == 0 and "context" not in done.out
+    assert "taken as usual, place=phone" in cli("recommend", tmp_path / "m", "--user", "bob").out
+    done = cli("recommend", tmp_path / "m", "--user", "bob", "--context", "spot=screen")
+    assert done.code == 2 and "'spot'" in done.err
+    rows = ("fit", tmp_path / "log.csv", "--task", "user", "--target", "clicked", "--context", "place")
+    assert "--context" in cli(*rows, "-o", tmp_path / "r").err

@@ -1,6 +1,7 @@
 """Clicks from tables: chances of users whose tastes are planted, how they are put right, and what changes nothing."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -230,6 +231,59 @@ def test_what_is_not_clicks_is_refused(click_models, arcade, events):
         with pytest.raises(InputError, match=words):
             call()
     assert find("melu", "binary") is find("melu", "squared")
+
+
+@pytest.fixture(scope="module")
+def screens(arcade):
+    """The same films on phones and on screens, where half of all users click more and half much more."""
+    draw = np.random.default_rng(5)
+    log = arcade.log.assign(place=draw.choice(["phone", "phone", "screen"], len(arcade.log)))
+    likes = log["user"].str[-1].astype(int) % 2 * 2.5 + 0.5
+    chance = expit(logit(log["chance"]) + np.where(log["place"] == "screen", likes, 0))
+    return log.assign(clicked=(draw.random(len(log)) < chance).astype(int))
+
+
+def test_a_context_is_weighed_told_or_supposed(screens, arcade, tmp_path):
+    around = replace(ROLES, context=("place",))
+    model = PreferenceLearner("click_bayes", SMALL).fit(screens, around, arcade.users, arcade.films)
+    blind = PreferenceLearner("click_bayes", SMALL).fit(screens, ROLES, arcade.users, arcade.films)
+    assert model.fitted.value < blind.fitted.value - 0.01 and model.fitted.usual == {"place": "phone"}
+    model.save(tmp_path / "m")
+    model = PreferenceLearner.load(tmp_path / "m")
+    own = screens[screens["user"] == "u0007"].drop(columns=["user", "chance"])
+    user = model.adapt(own)
+    film = pd.DataFrame({"film": ["f003"] * 3, "place": ["screen", "phone", None]})
+    screen, phone, usual = user.predict(film).mean.tolist()
+    assert screen > phone + 0.1 and usual == phone == user.predict(film[["film"]].head(1)).mean.item()
+    assert "taken as usual, place=phone" in user.unknown(film[["film"]])[0] and user.unknown(film) == ()
+    assert "context of the support" in model.adapt(own.drop(columns="place")).notes[0]
+    told = user.recommend(3, context={"place": "screen"})
+    assert not any("context" in note for note in told.notes)
+    table = user.frame(told.items[["film"]].assign(place="screen"))
+    assert np.allclose(told.items["prediction"], table["prediction"], atol=1e-5)
+    untold = user.recommend(3)
+    assert "the context of the items" in untold.notes[-1] and untold.reasons.equals(told.reasons)
+    by_one = model.adapt(own.head(3)).observe(own.iloc[3:])
+    assert torch.allclose(by_one.predict(film).mean, user.predict(film).mean)
+    outcome = evaluate(model, screens, arcade.users, arcade.films)
+    at = {row.method: row.mean for row in outcome.results.rows if row.metric == "log loss" and "shown" in row.setting}
+    assert at["click_bayes"] < at["bias"] and at["boosted trees"] < at["bias"]
+
+
+def test_contexts_that_are_refused(screens, arcade):
+    for roles, rows, words in (
+        ({"context": ("plaec",)}, screens, "'plaec'"),
+        ({"context": ("place",)}, screens.assign(clicked=screens["time"] % 5), "clicks, where there is a context"),
+        ({"context": ("place",)}, screens.assign(place=None), "values in context column 'place'"),
+        ({"context": ("value",)}, screens.assign(value=1), "no context named user"),
+    ):
+        with pytest.raises(InputError, match=words):
+            PreferenceLearner().fit(rows, replace(ROLES, **roles))
+    with pytest.raises(InputError, match="two for 'time'"):
+        replace(ROLES, context=("time",))
+    model = PreferenceLearner("click_means").fit(screens, replace(ROLES, context=("place",)))
+    with pytest.raises(InputError, match="'spot'"):
+        model.adapt().recommend(1, context={"spot": "phone"})
 
 
 def test_impressions_of_short_videos(shared_data):

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
 
 
 COLUMNS = ("task", "target", "item", "time", "weight", "group", "numeric", "categorical", "multi", "drop", "first")
-OF_TABLES = (*COLUMNS, "task_table", "item_table", "kind", "support", "start", "preferences", "scale")
+OF_TABLES = (
+    *COLUMNS,
+    "context_columns",
+    "task_table",
+    "item_table",
+    "kind",
+    "support",
+    "start",
+    "preferences",
+    "scale",
+)
 OF_ROWS = ("weight", "group", "first", "support", "start", "tensorboard")
 OF_STEPS = ("steps", "every", "tasks", "query")
 OF_PICTURES = ("way", "shot", "size", "rotations", "broken")
@@ -57,6 +67,10 @@ def fit(
     preferences: Annotated[
         bool, typer.Option("--preferences", help="Rows are ratings or clicks: who gave which item what.")
     ] = False,
+    context_columns: Annotated[
+        str | None,
+        typer.Option("--context", metavar="COL,...", help="Of clicks: columns that are known before the answer."),
+    ] = None,
     scale: Annotated[
         str | None, typer.Option(metavar="LOW,HIGH", help="Of preferences: the scale; else that of the table.")
     ] = None,
@@ -123,13 +137,14 @@ def fit(
     if preferences or is_preferences(method, item is not None or item_table is not None):
         refuse_options(context, (*OF_ROWS, *OF_STEPS), "preferences")
         kinds = {"numeric": names(numeric), "categorical": names(categorical), "multi": names(multi)}
-        rated = _roles(task, target, {"item": item, "time": time, "drop": names(drop) or (), **kinds})
+        around = {"context": names(context_columns) or (), "drop": names(drop) or ()}
+        rated = _roles(task, target, {"item": item, "time": time, **around, **kinds})
         tried = trials if set_here(context, ("trials",)) else 1
         learned = pairs(settings, "--set")
         given = Asked(table, rated, task_table, item_table, scale, kind, method, learned, tried, seed, device)
         fit_preferences(voice, given, output)
         return
-    refuse_options(context, ("scale",), "rows", "leave them out, or add --preferences")
+    refuse_options(context, ("scale", "context_columns"), "rows", "leave them out, or add --preferences")
     begun = None if start is None else MetaLearner.load(start)
     columns: dict[str, Any] = {"item": item, "time": time, "weight": weight, "group": group, "first": first}
     columns |= {"numeric": names(numeric), "categorical": names(categorical), "multi": names(multi)}

@@ -49,6 +49,10 @@ def recommend(
     descriptor_table: Annotated[
         Path | None, typer.Option(metavar="TABLE", help="Profiles of many, found by the users' column.")
     ] = None,
+    around: Annotated[
+        list[str] | None,
+        typer.Option("--context", metavar="KEY=VALUE,...", help="Where and when items would be shown; else as usual."),
+    ] = None,
     count: Annotated[int, typer.Option("-k", metavar="N", min=1, help="How many items.")] = 10,
     level: Annotated[float, typer.Option(help="Of the intervals.")] = 0.9,
     output: Annotated[
@@ -78,7 +82,7 @@ def recommend(
         raise InputError("--descriptor or --descriptor-table", "both", "pass one of them")
     learner = PreferenceLearner.load(model)
     adapted = learner.adapt(support, descriptor_table if descriptor_table is not None else known or None, user)
-    found = adapted.recommend(count, level)
+    found = adapted.recommend(count, level, context=pairs(around, "--context", ","))
     if output is not None:
         write_table(found.items, output)
     _tell(voice, model, learner.fitted, found, level, output)

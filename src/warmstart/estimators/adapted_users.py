@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -16,7 +16,16 @@ from warmstart.estimators.preference_contract import Scores
 from warmstart.estimators.preference_model import Known, TrainedPreferences
 from warmstart.tasks.cells import Ints, texts
 from warmstart.tasks.features import Features
-from warmstart.tasks.ratings import Ratings, as_events, by_name, called_by, join_ratings, last_of_each, newcomers
+from warmstart.tasks.ratings import (
+    Ratings,
+    as_events,
+    by_name,
+    called_by,
+    join_ratings,
+    last_of_each,
+    newcomers,
+    take_rows,
+)
 from warmstart.tasks.roles import require
 from warmstart.tasks.side_tables import keys
 from warmstart.tasks.table import Source, read_table
@@ -64,12 +73,13 @@ class AdaptedUsers:
         self._places(keys(frame[trained.roles.task], "support")[1], "support")
         frame = as_events(frame, trained.roles)
         about = self.shown.users, self.shown.items, self.shown.scale
-        new = newcomers(frame, *about, called_by(trained.roles), trained.kind)
+        new = newcomers(frame, *about, called_by(trained.roles), trained.kind, trained.roles.context)
+        new = new._replace(context=trained.in_context(new.context))
         both = join_ratings(self.shown, new)
         kept = last_of_each(both.user, both.item)
         if len(kept) < len(both.user) and trained.kind == "squared":
             note = f"{len(both.user) - len(kept):,} repeated ratings of an item by a user: the last one was kept"
-            return _from(trained, _rows(both, kept), (*self.notes, *new.notes, note))
+            return _from(trained, take_rows(both, kept), (*self.notes, *new.notes, note))
         inner = method.observe(trained.state, new, self.inner)
         done = method.finish(trained.state, both, inner)
         return replace(self, shown=both, inner=inner, adapted=done, notes=(*self.notes, *new.notes))
@@ -79,13 +89,12 @@ class AdaptedUsers:
 
         Of clicks the chance, and how unsure that is.
         """
-        who, what, _ = self._asked(rows)
-        return self._said(who, what)
+        return self._said(*self._asked(rows))
 
     def frame(self, rows: Source, level: float = 0.9) -> pd.DataFrame:
         """Rows with their predictions and intervals; infinite where validation users are too few for the level."""
         who, what, frame = self._asked(rows)
-        said = self._said(who, what)
+        said = self._said(who, what, frame)
         variance = said.variance.numpy() if isinstance(said.variance, torch.Tensor) else None
         ends = self.trained.interval(said.mean.numpy(), variance, self.events[who], level)
         task, item = self.trained.roles.task, str(self.trained.roles.item)
@@ -93,18 +102,24 @@ class AdaptedUsers:
         return pd.DataFrame({task: names, item: frame[item].to_numpy(), "prediction": said.mean.numpy(), **ends})
 
     def unknown(self, rows: Source) -> tuple[str, ...]:
-        """What `predict` and `frame` have to say of rows whose item the model does not know."""
+        """What `predict` and `frame` have to say of rows whose item or context the model does not know."""
         _, what, frame = self._asked(rows)
+        untold = _untold(self.trained.usual, frame, "query")
         if not (what < 0).any():
-            return ()
+            return tuple(untold)
         item = frame[self.trained.roles.item].iloc[int((what < 0).argmax())]
         return (
             f"{int((what < 0).sum()):,} rows of items that the model does not know, {str(item)!r} first: "
             "answered as for an item taken at random",
+            *untold,
         )
 
-    def recommend(self, k: int = 10, level: float = 0.9, nearest: int = NEAREST) -> Recommended:
+    def recommend(
+        self, k: int = 10, level: float = 0.9, nearest: int = NEAREST, context: Mapping[str, Any] | None = None
+    ) -> Recommended:
         """The k items with the highest predictions that each user has not shown yet, with intervals and reasons.
+
+        The context is where and when they would be shown, for a model of clicks that was fitted with one.
 
         Predictions are kept on the scale, the order is that of what lies beyond it too. An interval holds for an item
         taken beforehand.
@@ -119,7 +134,10 @@ class AdaptedUsers:
             name = self.names[int(left.argmin())]
             done = "rated" if trained.kind == "squared" else "been shown"
             raise InputError(f"an item that user '{name}' has not {done}", f"all {things:,}", "leave the user out")
-        mean, variance = trained.method.catalogue(trained.state, self.adapted, None)
+        require(list(context or {}), trained.roles.context, "context that the model was fitted with")
+        mean, variance = trained.catalogue(self.adapted, self.shown, None, context)
+        known = trained.known.items
+        panel = trained.catalogue(self.adapted, self.shown, known)[0] if context else mean[:, known]
         order = _best(mean, self.shown, min(k, int(left.max())))
         kept = np.arange(order.shape[1])[None, :] < left[:, None]
         who, rank = np.nonzero(kept)
@@ -133,21 +151,21 @@ class AdaptedUsers:
         few = [f"user '{self.names[i]}' has {left[i]} items left to recommend" for i in np.flatnonzero(left < k)]
         return Recommended(
             pd.DataFrame({**told, **about}),
-            self._reasons(mean, nearest),
-            (*self.notes, *few[:NEAREST]),
+            self._reasons(panel, nearest),
+            (*self.notes, *few[:NEAREST], *_untold(trained.usual, context or {}, "items")),
         )
 
-    def _reasons(self, mean: NDArray[np.float32], nearest: int) -> pd.DataFrame:
+    def _reasons(self, panel: NDArray[np.float32], nearest: int) -> pd.DataFrame:
         """Which level answered, the learning rate, and of whom the most alike is predicted.
 
         `bias`: the events moved all predictions up or down alike, more than they told items apart.
         """
         trained, known = self.trained, self.trained.known
-        panel = np.clip(mean[:, known.items], *trained.scale)
+        panel = np.clip(panel, *trained.scale)
         level = np.full(len(panel), PROFILE, dtype=object)
         if self.events.any():
-            empty = _from(trained, _rows(self.shown, np.zeros(0, dtype=np.int64)))
-            before = trained.method.catalogue(trained.state, empty.adapted, known.items)[0]
+            empty = _from(trained, take_rows(self.shown, np.zeros(0, dtype=np.int64)))
+            before = trained.catalogue(empty.adapted, empty.shown, known.items)[0]
             moved = panel - np.clip(before, *trained.scale)
             alike = moved.mean(1) ** 2 >= 0.5 * (moved**2).mean(1)
             level[self.events > 0] = np.where(alike, BIAS, ADAPTED)[self.events > 0]
@@ -177,7 +195,7 @@ class AdaptedUsers:
             raise InputError("users that were adapted", got, "adapt to them too")
         return who
 
-    def _said(self, who: Ints, what: Ints) -> Prediction:
+    def _said(self, who: Ints, what: Ints, frame: pd.DataFrame) -> Prediction:
         trained, known = self.trained, np.flatnonzero(what >= 0)
         nothing = np.zeros(len(known))
         asked = self.shown._replace(
@@ -185,7 +203,7 @@ class AdaptedUsers:
             item=what[known],
             value=nothing,
             time=nothing,
-            context=pd.DataFrame(index=range(len(known))),
+            context=trained.in_context(frame.iloc[known]),
         )
         said = trained.method.score(trained.state, self.adapted, asked)
         mean, variance = np.empty(len(who)), np.ones(len(who))
@@ -194,7 +212,7 @@ class AdaptedUsers:
             variance[known] = told()
         if len(known) < len(who):
             strange = np.flatnonzero(what < 0)
-            every = trained.method.catalogue(trained.state, self.adapted, None)
+            every = trained.catalogue(self.adapted, self.shown, None)
             mean[strange], variance[strange] = _any_item((np.clip(every[0], *trained.scale), every[1]), who[strange])
         mean, unsure = trained.put_right(mean, None if told is None else variance, self.events[who])
         return Prediction(torch.from_numpy(mean), () if unsure is None else torch.from_numpy(unsure))
@@ -224,8 +242,12 @@ def adapt_users(
     about = about.reindex(index)
     if frame is not None:
         frame = as_events(_named(trained, frame, index, "support"), trained.roles)
-    shown = newcomers(frame, about, trained.items, trained.scale, called_by(trained.roles), trained.kind)
-    notes = (*shown.notes, *_strange(trained.profile, about), *_empty(shown, known, profiles is not None))
+    shown = newcomers(
+        frame, about, trained.items, trained.scale, called_by(trained.roles), trained.kind, trained.roles.context
+    )
+    shown = shown._replace(context=trained.in_context(shown.context))
+    untold = [] if frame is None else _untold(trained.usual, frame, "support")
+    notes = (*shown.notes, *untold, *_strange(trained.profile, about), *_empty(shown, known, profiles is not None))
     return _from(trained, shown, notes)
 
 
@@ -302,14 +324,10 @@ def _empty(shown: Ratings, known: NDArray[np.bool_], described: bool) -> list[st
     return notes
 
 
-def _rows(ratings: Ratings, kept: Ints) -> Ratings:
-    return ratings._replace(
-        user=ratings.user[kept],
-        item=ratings.item[kept],
-        value=ratings.value[kept],
-        time=ratings.time[kept],
-        context=pd.DataFrame(index=range(len(kept))),
-    )
+def _untold(usual: Mapping[str, Any], told: Container[str], where: str) -> list[str]:
+    """The context that has to be supposed."""
+    supposed = ", ".join(f"{name}={value}" for name, value in usual.items() if name not in told)
+    return [f"the context of the {where} is not told in full: taken as usual, {supposed}"] if supposed else []
 
 
 def _best(mean: NDArray[np.float32], shown: Ratings, k: int) -> Ints:

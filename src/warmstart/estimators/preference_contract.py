@@ -71,19 +71,31 @@ def by_events(
         return predict(state, Users(shown, asked, np.arange(len(shown.user)) - np.searchsorted(shown.user, shown.user)))
 
     def catalogue(state: Any, shown: Ratings, which: Ints | None) -> Scores:
-        items = np.arange(len(shown.items)) if which is None else which
-        people, things = len(shown.users), len(items)
-        nothing = np.zeros(people * things)
-        asked = shown._replace(
-            user=np.repeat(np.arange(people), things),
-            item=np.tile(items, people),
-            value=nothing,
-            time=nothing,
-            context=pd.DataFrame(index=range(len(nothing))),
-        )
-        said = score(state, shown, asked)
-        mean = said.mean.numpy().astype(np.float32).reshape(people, things)
-        variance = getattr(said.variance, "numpy", lambda: None)()
-        return mean, None if variance is None else variance.astype(np.float32).reshape(people, things)
+        return score_each(score, state, shown, shown, which, {})
 
     return PreferenceMethod(config, space, saved, learn, observe, finish, score, catalogue, rates, open, kinds)
+
+
+def score_each(
+    score: Callable[[Any, Any, Ratings], Prediction],
+    state: Any,
+    adapted: Any,
+    users: Ratings,
+    which: Ints | None,
+    context: Mapping[str, Any],
+) -> Scores:
+    """What a method says of some items, or all, for every user, shown in one context."""
+    items = np.arange(len(users.items)) if which is None else which
+    people, things = len(users.users), len(items)
+    nothing = np.zeros(people * things)
+    asked = users._replace(
+        user=np.repeat(np.arange(people), things),
+        item=np.tile(items, people),
+        value=nothing,
+        time=nothing,
+        context=pd.DataFrame(dict(context), index=range(len(nothing))),
+    )
+    said = score(state, adapted, asked)
+    mean = said.mean.numpy().astype(np.float32).reshape(people, things)
+    variance = getattr(said.variance, "numpy", lambda: None)()
+    return mean, None if variance is None else variance.astype(np.float32).reshape(people, things)

@@ -131,7 +131,7 @@ def _data(model: PreferenceLearner, ratings: Source, task_table: Source | None, 
             raise InputError(f"the table of {whose} that the model was fitted with", "none", "pass it")
     scale = trained.scale if trained.kind == "squared" else None
     again = read_ratings(ratings, trained.roles, task_table, item_table, scale, trained.kind)
-    data = split_data(again, model.seed, trained.roles.time is not None)
+    data = split_data(again, model.seed, trained.roles.time is not None, trained.roles.context)
     if data.split != trained.split or not np.array_equal(again.items.index, trained.items.index):
         raise InputError("the tables that the model was fitted on", "others", "pass the tables given to fit")
     return data

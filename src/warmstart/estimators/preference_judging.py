@@ -30,12 +30,12 @@ class Data(NamedTuple):
     split: Split
 
 
-def split_data(ratings: Ratings, seed: int, by_time: bool) -> Data:
-    """7 : 1 : 2 of users; those with a single event can only be trained on. What else is known of events is left out.
+def split_data(ratings: Ratings, seed: int, by_time: bool, context: Sequence[str] = ()) -> Data:
+    """7 : 1 : 2 of users; those with a single event can only be trained on. Columns of events that are no context go.
 
     Of each user four fifths of the events are shown and the rest is asked about; with times, the first are shown.
     """
-    ratings = ratings._replace(context=ratings.context.iloc[:, :0])
+    ratings = ratings._replace(context=ratings.context[list(context)])
     parts = split_users(ratings, Protocol(lightest=1.0, least=2, by_time=by_time, seed=seed))
     judged = {name for part in parts[1:] for name in part.shown.users.index}
     rest = np.array([i for i, name in enumerate(ratings.users.index) if name not in judged])

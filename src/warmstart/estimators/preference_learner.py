@@ -19,7 +19,7 @@ from warmstart.engine.loop import Report, silent
 from warmstart.estimators.adapted_users import AdaptedUsers, adapt_users
 from warmstart.estimators.choosing import Chosen, Record, choose
 from warmstart.estimators.folder import pack, read_config, write_folder
-from warmstart.estimators.preference_contract import PreferenceMethod
+from warmstart.estimators.preference_contract import PreferenceMethod, score_each
 from warmstart.estimators.preference_judging import (
     METRIC,
     Data,
@@ -101,7 +101,9 @@ class PreferenceLearner:
         }
         if data.scale[0] >= data.scale[1]:
             raise InputError("ratings that differ", f"all {data.scale[0]:g}", "pass the ratings, or their scale")
-        parts = split_data(data, self.seed, roles.time is not None)
+        if roles.context and data.kind == "squared":
+            raise InputError("clicks, where there is a context", "ratings", "leave the context out")
+        parts = split_data(data, self.seed, roles.time is not None, roles.context)
         self.notes_ = (*data.notes, *_lonely(data))
         place = None if folder is None else folder / _fingerprint(parts.train, self.seed)
         found = choose(
@@ -116,7 +118,7 @@ class PreferenceLearner:
         found, doubts = _surely(found, methods, parts, self.seed, device)
         self.notes_ = (*self.notes_, *doubts)
         self.trials_ = found.trials
-        method, state = methods[found.name], found.found.state
+        method, state, usual = methods[found.name], found.found.state, _usual(parts.train)
         self.trained_ = TrainedPreferences(
             found.name,
             found.config,
@@ -127,7 +129,8 @@ class PreferenceLearner:
             data.kind,
             data.scale,
             parts.split,
-            _known(method, state, parts.train),
+            _known(method, state, parts.train, usual),
+            usual,
             calibrate(predictor(method, state), parts.validation),
             found.found.value,
         )
@@ -224,7 +227,22 @@ def _surely(
     return Chosen(name, config, other, found.trials), [note]
 
 
-def _known(method: PreferenceMethod, state: Any, train: Ratings, chunk: int = 1000) -> Known:
+def _usual(train: Ratings) -> dict[str, Any]:
+    """The context of most impressions: of numbers the one in the middle."""
+    found = {}
+    for name in train.context:
+        column = train.context[name]
+        number = pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype)
+        kept = column.dropna()
+        if not len(kept):
+            raise InputError(f"values in context column '{name}'", "none", "leave it out")
+        value = kept.quantile(0.5, "lower") if number else kept.mode().iloc[0]
+        value = value.item() if isinstance(value, np.generic) else value
+        found[str(name)] = value if isinstance(value, bool | int | float) else str(value)
+    return found
+
+
+def _known(method: PreferenceMethod, state: Any, train: Ratings, usual: Mapping[str, Any], chunk: int = 1000) -> Known:
     """Training users, of many a fixed sample, by what is predicted for them of the items with the most events."""
     names = [str(name) for name in train.users.index]
     kept = np.array(sorted(sorted(range(len(names)), key=lambda i: digest(names[i]))[:KNOWN]))
@@ -234,7 +252,12 @@ def _known(method: PreferenceMethod, state: Any, train: Ratings, chunk: int = 10
     for some in np.array_split(kept, max(1, len(kept) // chunk)):
         shown = take_users(train, some)
         adapted = method.finish(state, shown, method.observe(state, shown, None))
-        said.append(np.clip(method.catalogue(state, adapted, panel)[0], *train.scale))
+        scores = (
+            score_each(method.score, state, adapted, shown, panel, usual)
+            if usual
+            else method.catalogue(state, adapted, panel)
+        )
+        said.append(np.clip(scores[0], *train.scale))
     return Known(tuple(names[i] for i in kept), panel, np.concatenate(said))
 
 
@@ -249,7 +272,7 @@ def _fingerprint(train: Ratings, seed: int) -> str:
     hashed = hashlib.blake2b(json.dumps([seed, train.kind, train.scale]).encode(), digest_size=6)
     for part in (train.user, train.item, train.value):
         hashed.update(np.ascontiguousarray(part).tobytes())
-    for table in (train.users, train.items):
+    for table in (train.users, train.items, train.context):
         hashed.update(pd.util.hash_pandas_object(table.astype(str)).to_numpy().tobytes())
     return hashed.hexdigest()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,14 +21,14 @@ from warmstart.estimators.folder import SCHEMA, WEIGHTS, read_text
 from warmstart.estimators.judging import Calibration
 from warmstart.estimators.methods import configure
 from warmstart.estimators.preference_chances import Chances, chance_interval, put_right
-from warmstart.estimators.preference_contract import PreferenceMethod
+from warmstart.estimators.preference_contract import PreferenceMethod, Scores, score_each
 from warmstart.estimators.preference_methods import find
 from warmstart.estimators.preference_state import pack_state, unpack_state
 from warmstart.estimators.trained import damaged
 from warmstart.metrics.intervals import conformal_quantile
 from warmstart.tasks.cells import Ints
 from warmstart.tasks.features import Features, distinct_texts
-from warmstart.tasks.ratings import newcomers
+from warmstart.tasks.ratings import Ratings, newcomers
 from warmstart.tasks.roles import Roles
 from warmstart.tasks.split import Split
 
@@ -56,6 +57,7 @@ class TrainedPreferences:
     scale: tuple[float, float]
     split: Split  # names of the users
     known: Known
+    usual: dict[str, Any]  # the context that is taken where none is told
     calibration: Calibration | Chances  # of ratings, of clicks
     value: float  # MSE or log loss on the validation users, mean over support sizes
     reaches: dict[float, Any] = field(default_factory=dict, repr=False, compare=False)  # by level, once asked for
@@ -78,6 +80,20 @@ class TrainedPreferences:
     def cells(self) -> dict[str, NDArray[Any]]:
         """What the item table says of each item, by column."""
         return {str(name): self.items[name].to_numpy() for name in self.items}
+
+    def catalogue(
+        self, adapted: Any, users: Ratings, which: Ints | None, context: Mapping[str, Any] | None = None
+    ) -> Scores:
+        """What the method says of some items, or all, for every user."""
+        if not self.usual:
+            return self.method.catalogue(self.state, adapted, which)
+        return score_each(self.method.score, self.state, adapted, users, which, self.usual | dict(context or {}))
+
+    def in_context(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The context of rows; what they do not tell is as usual."""
+        told = {name: rows[name] if name in rows else pd.Series(np.nan, rows.index) for name in self.usual}
+        found = {name: cells.astype(object).where(cells.notna(), self.usual[name]) for name, cells in told.items()}
+        return pd.DataFrame(found, index=rows.index).reset_index(drop=True)
 
     def put_right(
         self, mean: NDArray[Any], variance: NDArray[Any] | None, shown: Ints
@@ -141,6 +157,7 @@ class TrainedPreferences:
             "profile": self.profile.to_dict(),
             "users": {part: list(names) for part, names in self.split._asdict().items()},
             "known": list(self.known.names),
+            "usual": self.usual,
             "state": words,
         }
         return tensors, json.dumps(schema, allow_nan=False) + "\n"
@@ -170,6 +187,7 @@ def restore(path: Path, config: dict[str, Any]) -> TrainedPreferences:
             (low, high),
             Split(*(tuple(map(str, content["users"][part])) for part in Split._fields)),
             Known(tuple(map(str, content["known"])), tensors["known/items"].numpy(), tensors["known/said"].numpy()),
+            {str(name): content["usual"][name] for name in content["roles"]["context"]},
             unpack_state(Chances if kind == "binary" else Calibration, tensors, {}, "calibration"),
             float("nan") if value is None else float(value),
         )
@@ -187,7 +205,7 @@ def _try(trained: TrainedPreferences) -> None:
     nobody = newcomers(None, pd.DataFrame(index=["nobody"]), trained.items, trained.scale, kind=trained.kind)
     method, known, calibration = trained.method, trained.known, trained.calibration
     adapted = method.finish(trained.state, nobody, method.observe(trained.state, nobody, None))
-    mean, variance = method.catalogue(trained.state, adapted, None)
+    mean, variance = trained.catalogue(adapted, nobody, None)
     inside = known.items.ndim == 1 and not len(known.items[(known.items < 0) | (known.items >= len(trained.items))])
     fits = [
         mean.shape == (1, len(trained.items)),

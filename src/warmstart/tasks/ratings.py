@@ -79,8 +79,11 @@ def newcomers(
     scale: tuple[float, float],
     called: Mapping[str, str] = NAMES,
     kind: str = "squared",
+    context: Sequence[str] = (),
 ) -> Ratings:
     """Events of users whose profiles are given, some perhaps empty, with items of a catalogue that is known.
+
+    Of other columns those of the context are kept, where they are there.
 
     Events of other users are passed over; those of other items are left out, which the notes say.
     """
@@ -98,8 +101,9 @@ def newcomers(
         notes.append(f"{len(unknown):,} items that the model does not know, {first} first: {left}")
     rows = np.flatnonzero((who >= 0) & (what >= 0))
     rows = rows[np.argsort(who[rows], kind="stable")]
-    value, time, context = kept.value[rows], kept.time[rows], pd.DataFrame(index=range(len(rows)))
-    return Ratings(who[rows], what[rows], value, time, context, users, items, scale, tuple(notes), kind)
+    value, time = kept.value[rows], kept.time[rows]
+    around = events[[name for name in context if name in events]].iloc[kept.row[rows]].reset_index(drop=True)
+    return Ratings(who[rows], what[rows], value, time, around, users, items, scale, tuple(notes), kind)
 
 
 class _Kept(NamedTuple):
@@ -159,7 +163,7 @@ def read_ratings(
     rows are context, those of the side tables describe users and items, as what the roles declare them.
     """
     frame = read_table(rows, "ratings")
-    require([roles.task, roles.target, roles.item, roles.time], frame.columns, "ratings")
+    require([roles.task, roles.target, roles.item, roles.time, *roles.context], frame.columns, "ratings")
     if roles.item is None:
         raise InputError("an item column", "none", "name it in the roles")
     sides = [
@@ -172,6 +176,11 @@ def read_ratings(
         pd.DataFrame() if side is None else by_name(_declared(side, roles, where), key, where, roles.drop)
         for side, key, where in sides
     )
+    taken = [name for name in roles.context if name in EVENT]
+    if taken:
+        raise InputError(f"no context named {', '.join(EVENT)}", f"'{taken[0]}'", "rename the column")
+    around = _declared(frame[list(roles.context)], roles, "ratings")
+    frame = frame.assign(**{str(name): around[name] for name in around})
     events = as_events(frame.drop(columns=[name for name in roles.drop if name in frame]), roles)
     found = kind_of(events["value"].rename(roles.target), kind, scale, "ratings")
     made = make_ratings(events, users, items, scale, called=called_by(roles), kind=found)
@@ -205,7 +214,7 @@ def called_by(roles: Roles) -> dict[str, str]:
 
 
 def as_events(frame: pd.DataFrame, roles: Roles) -> pd.DataFrame:
-    """Columns named user, item, value and time, whatever the roles call them; others of these names are context."""
+    """Columns named user, item, value and time, whatever the roles call them; others of these names are not for use."""
     new = {roles.task: "user", roles.item: "item", roles.target: "value", roles.time: "time"}
     other = {name: f"{name} (context)" for name in EVENT if name not in new and name in frame}
     return frame.rename(columns=other | {old: name for old, name in new.items() if old})
@@ -238,12 +247,13 @@ def join_ratings(first: Ratings, later: Ratings) -> Ratings:
     """The events of both, of the same users and items, by user; those of `first` come first."""
     user = np.concatenate([first.user, later.user])
     order = np.argsort(user, kind="stable")
+    parts = [part.context for part in (first, later) if len(part.user)] or [first.context]
     return first._replace(
         user=user[order],
         item=np.concatenate([first.item, later.item])[order],
         value=np.concatenate([first.value, later.value])[order],
         time=np.concatenate([first.time, later.time])[order],
-        context=pd.concat([first.context, later.context], ignore_index=True).iloc[order].reset_index(drop=True),
+        context=pd.concat(parts, ignore_index=True).iloc[order].reset_index(drop=True),
     )
 
 

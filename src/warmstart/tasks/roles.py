@@ -15,7 +15,7 @@ from warmstart.tasks.cells import cell_error, is_list, is_number, texts
 _MULTI_SHARE = 0.1  # of the filled cells must hold the separator for a column to count as multi-valued
 _NUMBER_SHARE = 0.5  # of the distinct texts being numbers makes the others look like mistakes
 
-_LISTS = ("numeric", "categorical", "multi", "drop")
+_LISTS = ("numeric", "categorical", "multi", "drop", "context")
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Roles:
     weight: str | None = None
     group: str | None = None  # of a task, for reports
     drop: tuple[str, ...] = ()
+    context: tuple[str, ...] = ()  # of clicks: what is known of an impression before its answer
     first: bool = False  # also without a time column a task shows its first rows, not random ones
 
     def __post_init__(self) -> None:
@@ -47,7 +48,13 @@ class Roles:
         single = [*kept, *([] if self.item is None else [self.item])]
         reserved = [self.task, self.target, *([] if self.weight is None else [self.weight])]
         listed = [*(self.numeric or ()), *(self.categorical or ()), *(self.multi or ())]
-        for names in (single, [*reserved, *listed], [*listed, *self.drop], [*kept, *dict.fromkeys(self.drop)]):
+        for names in (
+            [*single, *self.context],
+            [*self.context, *self.drop],
+            [*reserved, *listed],
+            [*listed, *self.drop],
+            [*kept, *dict.fromkeys(self.drop)],
+        ):
             twice = next((name for place, name in enumerate(names) if name in names[:place]), None)
             if twice is not None:
                 raise InputError("one role for each column", f"two for '{twice}'", "name it once")
@@ -75,7 +82,7 @@ class Roles:
             wanted = tuple if name in _LISTS else str
             parts = value if isinstance(value, tuple) else (value,)
             given = isinstance(value, wanted) and all(isinstance(part, str) for part in parts)
-            if not given and (value is not None or name in ("task", "target", "drop")):
+            if not given and (value is not None or name in ("task", "target", "drop", "context")):
                 raise ValueError(f"bad role {name}")
         return roles
 
