@@ -32,6 +32,7 @@ from warmstart.tasks.ratings import Ratings, places
 
 FEW, MOST = 6000, 10  # users in all folds, when there are more than asked for, and folds at most
 WIDER = (1.0, 1.25, 1.5, 2.0, 3.0)
+TINY = 1e-12
 SUREST = 9.21  # the largest logit that is taken from the trees: of a share of 0.9999
 SHORTEST = 0.02  # an item's place is scaled to length 1, one shorter than this (rarely shown) less
 
@@ -99,7 +100,9 @@ def design(state: State, events: Ratings) -> Floats:
 
 def learn(train: Ratings, cfg: Config, seed: int) -> State:
     if not set(np.unique(train.value)) <= {0.0, 1.0} or len(set(train.value)) < 2:
-        raise InputError("clicks of 0 and 1, some of each", "other values", "pass ratings to preference_bayes")
+        got = ", ".join(f"{value:g}" for value in np.unique(train.value)[:5])
+        remedy = "pass more users, or ratings to preference_bayes"
+        raise InputError("clicks of 0 and 1, some of each, of the training users", got, remedy)
     known = fit_known(train, cfg.shrink, cfg.least)
     fold = folds_of(train, max(cfg.folds, min(MOST, FEW // len(train.users))), seed)
     x, y = cross_fitted(known, train, fold, cfg.shrink), train.value
@@ -140,7 +143,7 @@ def _widened(z: Floats, train: Ratings, beta: Floats, cov: Floats, rounds: int) 
     def loss(factor: float) -> float:
         users = believe(z[early], train.value[early], train.user[early], prior, factor * cov, rounds)
         said = probability(*logits(z[~early], train.user[~early], users))
-        return float(-(weight * np.log(np.where(later > 0.5, said, 1 - said))).sum())
+        return float(-(weight * np.log(np.maximum(np.where(later > 0.5, said, 1 - said), TINY))).sum())
 
     found: Floats = min(WIDER, key=loss) * cov
     return found
