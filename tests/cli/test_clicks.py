@@ -51,7 +51,7 @@ def test_clicks_are_fitted_adapted_recommended_and_evaluated(cli, arcade, tmp_pa
     pd.testing.assert_frame_equal(said, user.frame(arcade / "query.csv"))
     assert said[["low", "prediction", "high"]].stack().between(0, 1).all()
     done = cli("recommend", tmp_path / "b", *new, "-k", 3)
-    assert done.code == 0 and "90% interval" in done.out and "the impressions " in done.out
+    assert done.code == 0 and "user's part, 90%" in done.out and "the impressions " in done.out
     told = document(cli("recommend", tmp_path / "b", *new, "-k", 3, "--json"))["users"][0]
     assert [one["item"] for one in told["items"]] == user.recommend(3).items["film"].tolist()
     done = cli("evaluate", tmp_path / "b", arcade / "clicks.csv", *tables, "-o", tmp_path / "out")
@@ -64,7 +64,7 @@ def test_clicks_are_ratings_when_told_and_points_have_no_interval(cli, arcade, t
     told = document(cli(*line, "--method", "click_means", "-o", tmp_path / "m", "--json"))
     assert told["method"] == "click_means" and told["kind"] == "binary"
     done = cli("recommend", tmp_path / "m", "--support", arcade / "new.csv", "-k", 2)
-    assert done.code == 0 and "interval" not in done.out and "how readily this user clicks" in done.out
+    assert done.code == 0 and "part, 90%" not in done.out and "how readily this user clicks" in done.out
     done = cli("adapt", tmp_path / "m", "--support", arcade / "new.csv", "--query", arcade / "query.csv")
     assert done.code == 0 and "prediction" in done.out and "low" not in done.out
     numbers = pd.read_csv(arcade / "clicks.csv").astype({"clicked": int})

@@ -105,7 +105,8 @@ def _tell(
     for note in found.notes:
         voice.say(f"Note: {note}")
     for one in users[:MOST] if output is None else ():
-        voice.show(_table(by_user.get_group(one["user"]), item, f"For {one['user']}", level))
+        spread = f"user's part, {level:.0%}" if trained.kind == "binary" else f"{level:.0%} interval"
+        voice.show(_table(by_user.get_group(one["user"]), item, f"For {one['user']}", spread))
         voice.say(_why(one["reason"], trained))
     if len(users) > MOST and output is None:
         voice.say(f"... and {len(users) - MOST} users more; -o FILE.csv writes all")
@@ -115,7 +116,7 @@ def _tell(
         voice.say(f"Recommendations: {output}")
 
 
-def _table(items: pd.DataFrame, item: str, caption: str, level: float) -> Table:
+def _table(items: pd.DataFrame, item: str, caption: str, spread: str) -> Table:
     from warmstart.report import plain
 
     sure = "low" in items
@@ -130,7 +131,7 @@ def _table(items: pd.DataFrame, item: str, caption: str, level: float) -> Table:
         ]
         for row in items.to_dict("records")
     ]
-    return plain(["", item, "prediction", *([f"{level:.0%} interval"] if sure else []), *own], lines, caption)
+    return plain(["", item, "prediction", *([spread] if sure else []), *own], lines, caption)
 
 
 def _short(cell: object) -> str:
