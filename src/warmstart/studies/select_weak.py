@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ from warmstart.engine.loop import Report, silent
 from warmstart.engine.noise import generator
 from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.page import Outcome, Section
-from warmstart.selection import closed_form, surrogate
+from warmstart.selection import closed_form, self_training, surrogate
 from warmstart.selection.closed_form import Labelled, Moments
 from warmstart.selection.measures import negative_margin
 from warmstart.selection.subsets import indicators, sample_subsets
@@ -55,9 +55,13 @@ ALONE, ALL, TOP, RANDOM, HOA = "validation labels only", "all sources", "top by 
 OURS, MARGIN = "task_model", "task_model, margin"
 MAJORITY, PROGRAMMING, METAL = "majority vote", "data programming", "snorkel label model"
 TOO = ", validation labels too"
+FEATURES, SELF = "votes as features", "votes as features, self-trained"
 SUPERVISED, BEST = "true labels of all rows", "chosen by validation"
 VOTED = (MAJORITY, PROGRAMMING, METAL, ALL)  # with and without the validation labels
-METHODS = (ALONE, *VOTED, *(name + TOO for name in VOTED), RANDOM, TOP, HOA, MARGIN, OURS, SUPERVISED)
+METHODS = (
+    *(ALONE, *VOTED, *(name + TOO for name in VOTED)),
+    *(RANDOM, TOP, HOA, FEATURES, SELF, MARGIN, OURS, SUPERVISED),
+)
 PUBLISHED = {  # of the paper's Table 3: F1 on cdr, accuracy on the others
     MAJORITY: {"youtube": 95.4, "trec": 66.6, "cdr": 58.9, "chemprot": 57.3, "semeval": 85.0},
     PROGRAMMING: {"youtube": 93.8, "trec": 68.6, "cdr": 58.5, "chemprot": 57.0, "semeval": 83.9},
@@ -66,6 +70,9 @@ PUBLISHED = {  # of the paper's Table 3: F1 on cdr, accuracy on the others
     HOA: {"youtube": 94.9, "trec": 74.7, "cdr": 59.8, "chemprot": 45.6, "semeval": 79.9},
     OURS: {"youtube": 97.5, "trec": 81.8, "cdr": 61.2, "chemprot": 57.5, "semeval": 93.5},
 }
+
+
+C = TypeVar("C")
 
 
 class Preset(NamedTuple):
@@ -208,6 +215,8 @@ def fit(
     """The best of the method's trials on the validation rows."""
     plain, with_labels = method.removesuffix(TOO), method.endswith(TOO) or method in (ALONE, SUPERVISED)
     count, told = len(problem.sources.gram), {}
+    if method in (FEATURES, SELF):
+        return self_trained(problem, trials, rounds=method == SELF)
     if method in (RANDOM, TOP, HOA, OURS, MARGIN):
         if method in (OURS, MARGIN):
             scores, told[SPEARMAN] = estimated()[method]
@@ -264,11 +273,39 @@ def labels_of(method: str, problem: Problem) -> label_model.Floats:
 def search(
     problem: Problem, pick: Callable[[Trial], Moments], trials: Sequence[Trial], told: dict[str, float]
 ) -> Fitted:
+    """Of trials of closed forms."""
+    found, best = preferred(problem, lambda t: closed_form.held_out(pick(t), problem.labelled, t)[0], trials)
+    w = closed_form.fit(pick(best), problem.labelled, best)[0]
+    return Fitted(found, (problem.asked @ w).argmax(-1), told)
+
+
+def self_trained(problem: Problem, trials: int, rounds: bool) -> Fitted:
+    """Of texts and votes, without or with a round of own labels."""
+    classes, parts = len(problem.votes.classes), problem.votes[1:]
+    votes = self_training.cast([torch.from_numpy(part.votes) for part in parts], classes)
+
+    def rows(cfg: self_training.Config) -> list[Tensor]:
+        x = problem.x, problem.labelled.x, problem.asked
+        return [self_training.beside(of, text, cfg) for of, text in zip(votes, x, strict=True)]
+
+    def held_out(cfg: self_training.Config) -> Tensor:
+        others, own, _ = rows(cfg)
+        return self_training.held_out(own, problem.labelled, others, cfg)
+
+    space = self_training.SPACE if rounds else {name: self_training.SPACE[name] for name in ("votes", "penalty")}
+    first = self_training.Config(rounds=int(rounds))
+    value, best = preferred(problem, held_out, draw_configs(first, space, trials, problem.seed))
+    others, own, asked = rows(best)
+    return Fitted(value, (asked @ self_training.fit(own, problem.labelled.y, others, best)).argmax(-1), {})
+
+
+def preferred(problem: Problem, held_out: Callable[[C], Tensor], trials: Sequence[C]) -> tuple[tuple[float, float], C]:
+    """The value of the trial that is best on the validation rows, and that trial."""
     y = problem.labelled.y
     truth = y.argmax(-1)
 
-    def value(trial: Trial) -> tuple[float, float]:
-        out = closed_form.held_out(pick(trial), problem.labelled, trial)[0]
+    def value(trial: C) -> tuple[float, float]:
+        out = held_out(trial)
         said = out.argmax(-1)
         wrong = float((said != truth).double().mean())
         if problem.f1:
@@ -277,8 +314,7 @@ def search(
 
     judged = [value(trial) for trial in trials]
     best = min(range(len(trials)), key=judged.__getitem__)
-    w = closed_form.fit(pick(trials[best]), problem.labelled, trials[best])[0]
-    return Fitted(judged[best], (problem.asked @ w).argmax(-1), told)
+    return judged[best], trials[best]
 
 
 def rows_of(
