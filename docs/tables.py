@@ -58,6 +58,8 @@ PAGES = {
         "boosted trees, pooled",
         "validation labels only",
         "top by vote accuracy",
+        "votes as features",
+        "votes as features, self-trained",
         "chosen by validation",
         "stacked",
         "in all",
