@@ -8,12 +8,13 @@ import pytest
 import torch
 from scipy.special import expit
 
+from warmstart.baselines import click_means
 from warmstart.core import InputError
 from warmstart.learners import click_bayes as bayes
 from warmstart.maths.trees import Trees
 from warmstart.metrics.errors import log_loss
 from warmstart.tasks.cold_start import CLICKS, everything, first, split_users
-from warmstart.tasks.ratings import make_ratings, to_batch, to_stack
+from warmstart.tasks.ratings import make_ratings, take_users, to_batch, to_stack
 
 CONFIG = bayes.Config(
     trees=Trees(30, 0.1, 6, 20, 1.0), folds=4, shrink=4.0, least=3, choices=2, width=0.3, sweeps=40, rounds=5
@@ -83,3 +84,38 @@ def test_what_is_asked_is_not_read(state, parts):
 def test_ratings_are_refused(simulated_ratings):
     with pytest.raises(InputError, match="clicks of 0 and 1"):
         bayes.fit(simulated_ratings(users=30))
+
+
+@pytest.mark.parametrize("share", [0.006, 0.03])
+def test_rare_clicks_are_said_to_be_rare(share):
+    """Clicks that depend on nothing: the chances said of unseen users are near their share, not pulled to a half."""
+    draw, users = np.random.default_rng(4), 300
+    frame = pd.DataFrame(
+        {"user": np.repeat([f"u{i:03d}" for i in range(users)], 20), "time": np.tile(range(20), users)}
+    )
+    frame["item"] = [f"i{item}" for item in draw.integers(0, 20, len(frame))]
+    frame["value"] = (draw.random(len(frame)) < share).astype(float)
+    parts = split_users(make_ratings(frame, pd.DataFrame(), pd.DataFrame(), kind="binary"), replace(CLICKS, seed=0))
+    train = everything(parts.train)
+    state = bayes.learn(train, replace(CONFIG, sweeps=10), 0)
+    for users in (first(parts.test, 0), parts.test):
+        said = float(bayes.score(state, bayes.finish(state, users.shown), users.asked).mean.mean())
+        assert 0.5 * train.value.mean() < said < 1.6 * train.value.mean()
+
+
+def test_the_order_of_users_in_a_log_changes_nothing(parts, state):
+    train = everything(parts.train)
+    turned = bayes.learn(take_users(train, np.arange(len(train.users))[::-1]), CONFIG, 0)
+    said = [bayes.score(one, bayes.finish(one, parts.test.shown), parts.test.asked).mean for one in (state, turned)]
+    torch.testing.assert_close(*said, rtol=1e-6, atol=1e-8)
+
+
+def test_settings_and_users_that_will_not_do_are_refused(parts):
+    train = everything(parts.train)
+    for wrong in ({"rounds": 0}, {"folds": 1}, {"trees": Trees(leaves=1)}, {"trees": Trees(trees=0)}):
+        with pytest.raises(InputError, match=r"change them|raise them"):
+            bayes.learn(train, replace(CONFIG, **wrong), 0)
+    with pytest.raises(InputError, match="two training users"):
+        bayes.learn(take_users(train, np.arange(1)), CONFIG, 0)
+    with pytest.raises(InputError, match="above 0"):
+        click_means.fit(train, click_means.Config(user_precision=0.0))

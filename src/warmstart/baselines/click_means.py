@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from scipy.special import expit, logit
 
-from warmstart.core import Prediction
+from warmstart.core import InputError, Prediction
 from warmstart.tasks.cells import Floats, Ints
 from warmstart.tasks.cold_start import Users
 from warmstart.tasks.ratings import Ratings
@@ -49,6 +49,9 @@ def fit(train: Ratings, cfg: Config = Config(), seed: int = 0) -> Callable[[User
 
 
 def fit_effects(train: Ratings, cfg: Config = Config()) -> Effects:
+    if not min(cfg.item_precision, cfg.user_precision) > 0:
+        got = f"{cfg.item_precision:g} and {cfg.user_precision:g}"
+        raise InputError("precisions of items and users above 0", got, "raise them")
     centre = float(logit(np.clip(train.value.mean(), 1e-6, 1 - 1e-6)))
     item = np.zeros(len(train.items))
     for _ in range(cfg.sweeps):

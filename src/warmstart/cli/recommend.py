@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 MOST = 10  # users printed; a file holds all
 WIDE = 28  # letters of an item's own columns
+DIGITS = {"squared": ".2f", "binary": ".3g"}  # of ratings and of chances, which may all be small
 
 LEVELS = {
     "squared": {
@@ -105,8 +106,7 @@ def _tell(
     for note in found.notes:
         voice.say(f"Note: {note}")
     for one in users[:MOST] if output is None else ():
-        spread = f"user's part, {level:.0%}" if trained.kind == "binary" else f"{level:.0%} interval"
-        voice.show(_table(by_user.get_group(one["user"]), item, f"For {one['user']}", spread))
+        voice.show(_table(by_user.get_group(one["user"]), item, f"For {one['user']}", level, trained.kind))
         voice.say(_why(one["reason"], trained))
     if len(users) > MOST and output is None:
         voice.say(f"... and {len(users) - MOST} users more; -o FILE.csv writes all")
@@ -116,17 +116,18 @@ def _tell(
         voice.say(f"Recommendations: {output}")
 
 
-def _table(items: pd.DataFrame, item: str, caption: str, spread: str) -> Table:
+def _table(items: pd.DataFrame, item: str, caption: str, level: float, kind: str) -> Table:
     from warmstart.report import plain
 
-    sure = "low" in items
+    sure, told = "low" in items, DIGITS[kind]
+    spread = f"user's part, {level:.0%}" if kind == "binary" else f"{level:.0%} interval"
     own = list(items.columns[6 if sure else 4 :])[:4]
     lines = [
         [
             str(row["rank"]),
             str(row[item]),
-            f"{row['prediction']:.2f}",
-            *([f"{row['low']:.2f} to {row['high']:.2f}"] if sure else []),
+            format(row["prediction"], told),
+            *([f"{format(row['low'], told)} to {format(row['high'], told)}"] if sure else []),
             *(_short(row[name]) for name in own),
         ]
         for row in items.to_dict("records")
@@ -144,5 +145,5 @@ def _why(reason: dict[str, object], trained: TrainedPreferences) -> str:
     assert isinstance(near, list)
     told = f"Answered by: {reason['level']} ({LEVELS[trained.kind][str(reason['level'])]}; {events} shown)"
     rate = "" if reason["rate"] is None else f"\nLearning rate of this user: {reason['rate']:.3g}"
-    like = ", ".join(f"{one['user']} ({one['distance']:.2f})" for one in near)
+    like = ", ".join(f"{one['user']} ({format(one['distance'], DIGITS[trained.kind])})" for one in near)
     return told + rate + (f"\nNearest known users, by how far predictions of {target} differ: {like}" if like else "")

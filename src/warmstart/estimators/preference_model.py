@@ -27,6 +27,7 @@ from warmstart.estimators.preference_state import pack_state, unpack_state
 from warmstart.estimators.trained import damaged
 from warmstart.metrics.intervals import conformal_quantile
 from warmstart.tasks.cells import Ints
+from warmstart.tasks.clicks import SCALE
 from warmstart.tasks.features import Features, distinct_texts
 from warmstart.tasks.ratings import Ratings, newcomers
 from warmstart.tasks.roles import Roles
@@ -214,6 +215,7 @@ def _try(trained: TrainedPreferences) -> None:
         inside and known.said.shape == (len(known.names), len(known.items)),
         _sound(calibration) and calibration.sizes.shape[0] > 0,
         trained.scale[0] < trained.scale[1] and trained.roles.item is not None,
+        trained.kind != "binary" or trained.scale == SCALE,
     ]
     if not all(fits):
         raise ValueError("parts that do not fit together")
@@ -224,7 +226,8 @@ def _sound(calibration: Calibration | Chances) -> bool:
     if isinstance(calibration, Calibration):
         return bool(calibration.scores.shape == (*sizes, *calibration.mask.shape))
     fits = calibration.shift.shape == calibration.slope.shape == sizes
-    return fits and bool(np.isfinite(calibration.shift).all() and (calibration.slope > 0).all())
+    finite = np.isfinite(calibration.shift).all() and np.isfinite(calibration.slope).all()
+    return fits and bool(finite and (calibration.slope > 0).all() and (np.diff(calibration.sizes) > 0).all())
 
 
 def _catalogue(content: dict[str, Any]) -> pd.DataFrame:

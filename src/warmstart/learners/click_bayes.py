@@ -24,10 +24,10 @@ from scipy.special import logit
 from warmstart.core import InputError, Prediction
 from warmstart.maths.bilinear import Floats, Side
 from warmstart.maths.forest import Forest, make_forest, walk
-from warmstart.maths.logistic import START, believe, logits, omega, probability, weigh
+from warmstart.maths.logistic import at_prior, believe, logits, omega, probability, weigh
 from warmstart.maths.trees import Trees, make_trees
 from warmstart.tasks.cold_start import Users
-from warmstart.tasks.impressions import Known, columns, context_of, cross_fitted, fit_known, folds_of
+from warmstart.tasks.impressions import Known, by_name, columns, context_of, cross_fitted, fit_known, folds_of
 from warmstart.tasks.ratings import Ratings, places
 
 FEW, MOST = 6000, 10  # users in all folds, when there are more than asked for, and folds at most
@@ -99,10 +99,16 @@ def design(state: State, events: Ratings) -> Floats:
 
 
 def learn(train: Ratings, cfg: Config, seed: int) -> State:
+    if min(cfg.rounds, cfg.folds - 1, cfg.sweeps) < 1:
+        got = f"{cfg.rounds}, {cfg.folds} and {cfg.sweeps}"
+        raise InputError("rounds and sweeps from 1 and folds from 2", got, "raise them")
+    if len(train.users) < 2:
+        raise InputError("two training users or more", f"{len(train.users)}", "pass more users")
     if not set(np.unique(train.value)) <= {0.0, 1.0} or len(set(train.value)) < 2:
         got = ", ".join(f"{value:g}" for value in np.unique(train.value)[:5])
         remedy = "pass more users, or ratings to preference_bayes"
         raise InputError("clicks of 0 and 1, some of each, of the training users", got, remedy)
+    train = by_name(train)
     known = fit_known(train, cfg.shrink, cfg.least)
     fold = folds_of(train, max(cfg.folds, min(MOST, FEW // len(train.users))), seed)
     x, y = cross_fitted(known, train, fold, cfg.shrink), train.value
@@ -122,7 +128,7 @@ def _learn_prior(z: Floats, train: Ratings, cfg: Config) -> tuple[Floats, Floats
     size, people = z.shape[1], len(train.users)
     beta, cov = np.zeros(size), np.diag(np.r_[0.3, 0.05, np.full(size - 2, cfg.width)])
     beta[1] = 1.0
-    weights = np.full(len(z), START)
+    weights = at_prior(z, train.user, np.tile(beta, (people, 1)), cov)
     for _ in range(cfg.sweeps):
         users = weigh(z, train.value, train.user, weights, np.tile(beta, (people, 1)), cov)
         beta = users.mean.mean(0)

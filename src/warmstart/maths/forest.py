@@ -50,7 +50,9 @@ def make_forest(model: Any) -> Forest:
 
 
 def walk(forest: Forest, x: Floats) -> Floats:
-    """[n] of rows [n, columns]."""
+    """[n] of rows [n, columns]; ValueError of nodes that lead nowhere."""
+    if min(part.min(initial=0) for part in (forest.feature, forest.left, forest.root)) < 0:
+        raise ValueError("negative places")
     found = np.full(len(x), forest.base)
     deepest = int(min(forest.depth.max(initial=0), len(forest.value)))
     going = [int((forest.depth > step).sum()) for step in range(deepest)]

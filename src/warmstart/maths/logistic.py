@@ -14,8 +14,6 @@ from scipy.special import expit
 
 from warmstart.maths.bilinear import Events, Floats, Ints, Side, condition, gather
 
-START = 0.22  # omega before the first round, of a logit about 1.5 from zero
-
 
 def omega(square: Floats) -> Floats:
     """Of E s^2."""
@@ -41,9 +39,15 @@ def logits(z: Floats, who: Ints, side: Side) -> tuple[Floats, Floats]:
     return mean, variance
 
 
+def at_prior(z: Floats, who: Ints, prior: Floats, cov: Floats) -> Floats:
+    """omega of rows of which only the prior is known: where clicks are rare, logits are far from zero at once."""
+    variance = np.einsum("nd,de,ne->n", z, cov, z, optimize=True)
+    return omega((z * prior[who]).sum(1) ** 2 + variance)
+
+
 def believe(z: Floats, y: Floats, who: Ints, prior: Floats, cov: Floats, rounds: int) -> Side:
     """`weigh` with the best bound, found in so many rounds."""
-    weights = np.full(len(y), START)
+    weights = at_prior(z, who, prior, cov)
     for _ in range(rounds - 1):
         mean, variance = logits(z, who, weigh(z, y, who, weights, prior, cov))
         weights = omega(mean**2 + variance)

@@ -9,6 +9,8 @@ from typing import Any
 
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 
+from warmstart.core import InputError
+
 
 @dataclass(frozen=True)
 class Trees:
@@ -27,6 +29,9 @@ def booster() -> str:
 
 def make_trees(cfg: Trees, seed: int, clicks: bool = False) -> Any:
     """A model with scikit-learn's fit and predict: of a squared loss, or of the log loss of clicks."""
+    if min(cfg.trees, cfg.leaves - 1, cfg.smallest_leaf) < 1 or not (cfg.rate > 0 and cfg.l2 >= 0):
+        got = ", ".join(f"{name} {value}" for name, value in vars(cfg).items() if name in Trees.__annotations__)
+        raise InputError("trees, leaves of two or more, rows in one, a rate above 0 and l2 from 0", got, "change them")
     if find_spec("lightgbm") is not None:
         import lightgbm
 

@@ -13,7 +13,7 @@ from warmstart.tasks.cells import Floats, cell_error, texts
 KINDS = ("squared", "binary")  # of what users say: ratings and clicks, by the names of their likelihoods
 EVENTS = {"squared": "ratings", "binary": "impressions"}  # what each holds
 SCALE = (0.0, 1.0)
-VALUES = {"0": 0.0, "false": 0.0, "1": 1.0, "true": 1.0}
+WORDS = {"false": 0.0, "true": 1.0}
 
 
 def kind_of(column: pd.Series[Any], kind: str | None, scale: tuple[float, float] | None, where: str) -> str:
@@ -27,7 +27,7 @@ def kind_of(column: pd.Series[Any], kind: str | None, scale: tuple[float, float]
         raise InputError("no scale for clicks", f"{scale[0]:g},{scale[1]:g}", "leave it out, or pass kind squared")
     if kind == "squared" or (kind is None and scale is not None):
         return "squared"
-    found = {VALUES.get(name.lower()) for name in texts(column, where)[1]}
+    found = {_value(name) for name in texts(column, where)[1]}
     if len(found) == 1 and found <= {0.0, 1.0}:
         expected = f"clicks and impressions without one in column '{column.name}' of the {where}"
         remedy = "add rows of the other value; ratings need their scale"
@@ -38,9 +38,22 @@ def kind_of(column: pd.Series[Any], kind: str | None, scale: tuple[float, float]
 def read_clicks(column: pd.Series[Any], where: str) -> Floats:
     """0 and 1, NaN where missing."""
     codes, names = texts(column, where)
-    known = np.array([VALUES.get(name.lower(), -1.0) for name in names] + [np.nan])
+    known = np.array([-1.0 if (value := _value(name)) is None else value for name in names] + [np.nan])
     found: Floats = known[codes]
     if (found < 0).any():
         remedy = "correct it; other values are ratings, of kind squared"
         raise cell_error("0 or 1, false or true", column, int((found < 0).argmax()), where, remedy)
     return found
+
+
+def _value(name: str) -> float | None:
+    """0 or 1, however it is written; None of anything else.
+
+    >>> [_value(name) for name in ("1", "1.0", "False", "yes", "0.5")]
+    [1.0, 1.0, 0.0, None, None]
+    """
+    try:
+        value = WORDS[name.lower()] if name.lower() in WORDS else float(name)
+    except ValueError:
+        return None
+    return value if value in (0.0, 1.0) else None

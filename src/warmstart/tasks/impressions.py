@@ -54,6 +54,11 @@ def context_of(known: Known, events: Ratings) -> Floats:
     return numbers_of(known.context, events.context, "context")
 
 
+def by_name(train: Ratings) -> Ratings:
+    """With users in the order of their names, so that what is learned does not depend on the order of a log."""
+    return take_users(train, np.argsort(train.users.index.to_numpy(dtype=str), kind="stable"))
+
+
 def folds_of(train: Ratings, folds: int, seed: int) -> Ints:
     """[users] the fold of each training user."""
     shuffled: Ints = np.random.default_rng(seed).permutation(len(train.users)) % min(folds, len(train.users))
