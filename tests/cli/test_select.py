@@ -138,13 +138,31 @@ def test_columns_of_several_values_are_features_of_trees_too(table, tmp_path, ca
 
 
 def test_methods_are_compared_by_name_or_all_of_them(table, tmp_path, capsys):
-    assert run(arguments(table, "--method", "tawt", "--json")) == 0
+    assert run(arguments(table, "--method", "hoa", "--final-steps", "300", "--json")) == 0
     document = json.loads(capsys.readouterr().out)
-    assert {row["method"] for row in document["rows"]} == {"tawt", "target only", "all sources"}
+    assert {row["method"] for row in document["rows"]} == {"hoa", "target only", "all sources"}
+    # who chooses is told to have chosen
+    assert document["selection"]["method"] == "hoa" and document["verdict"].startswith("Hoa with ")
     assert (
-        run(arguments(table, "--method", "all", "--steps", "5", "--final-steps", "5", "--trials", "1", "--json")) == 0
+        run(
+            arguments(
+                table,
+                "--method",
+                "all",
+                "--method",
+                "hoa",
+                "--steps",
+                "5",
+                "--final-steps",
+                "5",
+                "--trials",
+                "1",
+                "--json",
+            )
+        )
+        == 0
     )
     document = json.loads(capsys.readouterr().out)
     assert {row["method"] for row in document["rows"]} == set(METHODS)
     assert run(arguments(table, "--method", "twat")) == 2
-    assert "tawt" in capsys.readouterr().err
+    assert "tawt, attittud" in (told := capsys.readouterr().err) and "'exhaustive, two at most'" in told

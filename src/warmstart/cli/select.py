@@ -85,8 +85,8 @@ def select(
     voice = Voice(json, quiet)
     check_writable(output)
     named(metric)
-    compared = list(METHODS) if method == ["all"] else method or []
-    check_names(compared, METHODS)
+    compared = list(METHODS) if "all" in (method or ()) else method or []
+    check_names(compared, [*METHODS, "all"])
     if metric in GROUPED and group is None:
         raise InputError(f"a column of groups for {metric}", "none", "name one with --group")
     roles = Roles(task, target, names(numeric), names(categorical), names(multi), group=group, drop=names(drop) or ())

@@ -22,6 +22,7 @@ class InputError(ValueError):
 def check_names(given: Iterable[str], known: Iterable[str], what: str = "methods") -> None:
     """Refuse the first name that is not known."""
     known = list(known)
+    listed = ", ".join(f"'{name}'" if "," in name else name for name in known)
     for name in given:
         if name not in known:
-            raise InputError(f"{what} among {', '.join(known)}", name, "name some of them")
+            raise InputError(f"{what} among {listed}", name, "name some of them")

@@ -27,6 +27,7 @@ from warmstart.estimators.source_methods import (
     RANDOM,
     TREES,
     TREES_ALONE,
+    TREES_BLIND,
     TUNED,
     Plan,
     Session,
@@ -46,6 +47,7 @@ NETWORKS = (ALONE, ALL, TUNED, RANDOM, OURS)
 FORESTS = (TREES_ALONE, TREES, CHOSEN_TREES, ALL_BOTH, BOTH)
 RIGHT = "accuracy"
 WITHOUT = (ALONE, TREES_ALONE)  # which use no source
+EVERY = (ALL, TUNED, TREES, TREES_BLIND, ALL_BOTH)  # which use all of them alike
 
 
 class Gain(NamedTuple):
@@ -171,7 +173,7 @@ def verdict(chosen: Selection, gains: dict[str, Gain], metric: str) -> str:
     sure = [name for name, found in gains.items() if found.low > 0]
     if chosen.best in WITHOUT or not used:
         return f"No set of sources helps: {chosen.best} is kept."
-    if chosen.best not in (OURS, CHOSEN_TREES, BOTH, RANDOM):
+    if chosen.best in EVERY:
         return f"Choosing among the sources is not worth it here: {kept}."
     if ALL not in sure:
         return f"{kept[0].upper()}{kept[1:]}, but on test rows it is not surely better than all sources in {metric}."

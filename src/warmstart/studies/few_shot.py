@@ -35,7 +35,7 @@ from warmstart.training.sources import from_family
 from warmstart.training.train import Plan, train
 
 ACCURACY, ALONE, NLL, ECE, MCE = "accuracy", "accuracy, alone", "NLL", "ECE", "MCE"
-CALIBRATED = ", calibrated"  # as the estimators do: all probabilities to a power that the validation classes settle
+CALIBRATED = ", calibrated"  # all probabilities to a power that the validation classes settle
 SPLIT = "split.json"  # the classes of each part, beside the results; `tasks.class_split.load_split` reads it
 BASELINES = ("nearest_centroid", "linear_head", "protonet")
 TEST, VALIDATION = 30_000, 40_000  # seeds of the episodes
@@ -176,7 +176,7 @@ def run_study(
         try:
             with fast_products(where):
                 predict, alone = fit(name, learners, parts, setting, size, network, seed, where, report, kept)
-                factor = settle(predict, validation(parts, setting, size, seed))
+                factor = settle(predict, validation(parts, setting, size, seed, size.query))
                 judged = judge(predict, alone, test, factor)
         except Diverged:
             judged = diverged(test)
@@ -263,9 +263,9 @@ def fit(
     return together, alone
 
 
-def validation(parts: Parts, setting: Setting, size: Size, seed: int) -> Task:
-    """Tasks to stop by, and to calibrate on."""
-    return sampler(parts.validation, setting.way, setting.shot, 5)(size.looks, generator(VALIDATION, seed))
+def validation(parts: Parts, setting: Setting, size: Size, seed: int, query: int = 5) -> Task:
+    """Tasks to stop by; to calibrate on, with as many query pictures of a class as are judged."""
+    return sampler(parts.validation, setting.way, setting.shot, query)(size.looks, generator(VALIDATION, seed))
 
 
 def settle(predict: Predictor, validation: Task) -> float:
