@@ -81,11 +81,20 @@ def test_a_context_is_named_at_fit_and_told_to_recommend(cli, arcade, tmp_path):
     )
     line = ("fit", tmp_path / "log.csv", "--preferences", "--task", "user", "--target", "clicked", "--item", "film")
     method = ("--method", "click_bayes", "--set", "trees.trees=20")
-    assert cli(*line, "--context", "place", *method, "-o", tmp_path / "m").code == 0
+    done = cli(*line, "--context", "place", *method, "-o", tmp_path / "m")
+    assert done.code == 0 and "with a table of the columns user, film, clicked, place:" in done.out
     done = cli("recommend", tmp_path / "m", "--user", "bob", "--context", "place=screen")
     assert done.code == 0 and "context" not in done.out
     assert "taken as usual, place=phone" in cli("recommend", tmp_path / "m", "--user", "bob").out
     done = cli("recommend", tmp_path / "m", "--user", "bob", "--context", "spot=screen")
     assert done.code == 2 and "'spot'" in done.err
+    done = cli("recommend", tmp_path / "m", "--user", "bob", "--context", "place=")
+    assert done.code == 2 and "a value of context 'place', got none; write for instance place=phone" in done.err
+    assert "'place' is 'tv', which no" in cli("recommend", tmp_path / "m", "--user", "bob", "--context", "place=tv").out
+    for name, given in (("plain", ()), ("means", ("--context", "place"))):
+        done = cli(*line, *given, "--method", "click_means", "-o", tmp_path / name)
+        assert ("does not use the context (place)" in done.out) == bool(given) and "clicked:" in done.out
+        done = cli("recommend", tmp_path / name, "--user", "bob", "--context", "place=phone")
+        assert done.code == 2 and "expected no context, since the model has none, got 'place'" in done.err
     rows = ("fit", tmp_path / "log.csv", "--task", "user", "--target", "clicked", "--context", "place")
     assert "--context" in cli(*rows, "-o", tmp_path / "r").err

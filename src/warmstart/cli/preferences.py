@@ -100,7 +100,8 @@ def _tell_fit(voice: Voice, learner: PreferenceLearner, asked: Asked, output: Pa
         voice.say(f"Note: {note}")
     if sum(map(len, learner.trials_.values())) > 1:
         voice.show(table_of_trials(learner.trials_, {name: find(name).space for name in learner.trials_}, metric))
-    model, task = shlex.quote(str(output)), trained.roles.task
+    model, roles = shlex.quote(str(output)), trained.roles
+    needed = ", ".join([roles.task, str(roles.item), roles.target, *roles.context])
     tables = {"--task-table": asked.task_table, "--item-table": asked.item_table}
     given = [part for flag, path in tables.items() if path is not None for part in (flag, str(path))]
     judge = shlex.join(["warmstart", "evaluate", str(output), str(asked.table), *given, "-o", f"{output}-report"])
@@ -121,7 +122,7 @@ def _tell_fit(voice: Voice, learner: PreferenceLearner, asked: Asked, output: Pa
     wide = max(map(len, facts)) + 2
     voice.show(
         "".join(f"{f'{name}:':{wide}}{fact}\n" for name, fact in facts.items())
-        + f"\nNext, with a table of the columns {task}, {trained.roles.item}, {trained.roles.target}:\n"
+        + f"\nNext, with a table of the columns {needed}:\n"
         f"  warmstart recommend {model} --support NEW_{'RATINGS' if of_ratings else 'CLICKS'}.csv{known}\n"
         f"  {judge}"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -12,10 +12,9 @@ import torch
 from numpy.typing import NDArray
 
 from warmstart.core import InputError, Prediction
-from warmstart.estimators.preference_contract import Scores
+from warmstart.estimators.preference_context import readable, strange, told_context, untold
 from warmstart.estimators.preference_model import Known, TrainedPreferences
 from warmstart.tasks.cells import Ints, texts
-from warmstart.tasks.features import Features
 from warmstart.tasks.ratings import (
     Ratings,
     as_events,
@@ -71,18 +70,16 @@ class AdaptedUsers:
         require([trained.roles.item, trained.roles.target], frame.columns, "support")
         frame = _named(trained, frame, self.shown.users.index, "support")
         self._places(keys(frame[trained.roles.task], "support")[1], "support")
-        frame = as_events(frame, trained.roles)
-        about = self.shown.users, self.shown.items, self.shown.scale
-        new = newcomers(frame, *about, called_by(trained.roles), trained.kind, trained.roles.context)
-        new = new._replace(context=trained.in_context(new.context))
+        new = _shown(trained, as_events(frame, trained.roles), self.shown.users)
+        said = (*self.notes, *(note for note in new.notes if note not in self.notes))
         both = join_ratings(self.shown, new)
         kept = last_of_each(both.user, both.item)
         if len(kept) < len(both.user) and trained.kind == "squared":
             note = f"{len(both.user) - len(kept):,} repeated ratings of an item by a user: the last one was kept"
-            return _from(trained, take_rows(both, kept), (*self.notes, *new.notes, note))
+            return _from(trained, take_rows(both, kept), (*said, note))
         inner = method.observe(trained.state, new, self.inner)
         done = method.finish(trained.state, both, inner)
-        return replace(self, shown=both, inner=inner, adapted=done, notes=(*self.notes, *new.notes))
+        return replace(self, shown=both, inner=inner, adapted=done, notes=said)
 
     def predict(self, rows: Source) -> Prediction:
         """Mean and, where the method has one, variance of each row: a user (unless there is one only) and an item.
@@ -104,14 +101,15 @@ class AdaptedUsers:
     def unknown(self, rows: Source) -> tuple[str, ...]:
         """What `predict` and `frame` have to say of rows whose item or context the model does not know."""
         _, what, frame = self._asked(rows)
-        untold = _untold(self.trained.usual, frame, "query")
+        around = strange(self.trained.around, frame, "query", "impressions")
+        around += untold(self.trained.usual, frame, "query")
         if not (what < 0).any():
-            return tuple(untold)
+            return tuple(around)
         item = frame[self.trained.roles.item].iloc[int((what < 0).argmax())]
         return (
             f"{int((what < 0).sum()):,} rows of items that the model does not know, {str(item)!r} first: "
             "answered as for an item taken at random",
-            *untold,
+            *around,
         )
 
     def recommend(
@@ -134,7 +132,7 @@ class AdaptedUsers:
             name = self.names[int(left.argmin())]
             done = "rated" if trained.kind == "squared" else "been shown"
             raise InputError(f"an item that user '{name}' has not {done}", f"all {things:,}", "leave the user out")
-        require(list(context or {}), trained.roles.context, "context that the model was fitted with")
+        around = told_context(trained.usual, trained.around, context or {})
         mean, variance = trained.catalogue(self.adapted, self.shown, None, context)
         known = trained.known.items
         panel = trained.catalogue(self.adapted, self.shown, known)[0] if context else mean[:, known]
@@ -152,7 +150,7 @@ class AdaptedUsers:
         return Recommended(
             pd.DataFrame({**told, **about}),
             self._reasons(panel, nearest),
-            (*self.notes, *few[:NEAREST], *_untold(trained.usual, context or {}, "items")),
+            (*self.notes, *few[:NEAREST], *around),
         )
 
     def _reasons(self, panel: NDArray[np.float32], nearest: int) -> pd.DataFrame:
@@ -185,6 +183,7 @@ class AdaptedUsers:
         who = self._places(names, "query")
         rated, titles = keys(frame[trained.roles.item], "query")
         what = trained.items.index.get_indexer(pd.Index(titles, dtype=object))
+        readable(trained.around, frame, "query")
         return who[codes], what[rated].astype(np.int64), frame
 
     def _places(self, names: list[str], where: str) -> Ints:
@@ -212,8 +211,8 @@ class AdaptedUsers:
             variance[known] = told()
         if len(known) < len(who):
             strange = np.flatnonzero(what < 0)
-            every = trained.catalogue(self.adapted, self.shown, None)
-            mean[strange], variance[strange] = _any_item((np.clip(every[0], *trained.scale), every[1]), who[strange])
+            some = who[strange], frame.iloc[strange]
+            mean[strange], variance[strange] = trained.any_item(self.adapted, self.shown, *some)
         mean, unsure = trained.put_right(mean, None if told is None else variance, self.events[who])
         return Prediction(torch.from_numpy(mean), () if unsure is None else torch.from_numpy(unsure))
 
@@ -242,13 +241,22 @@ def adapt_users(
     about = about.reindex(index)
     if frame is not None:
         frame = as_events(_named(trained, frame, index, "support"), trained.roles)
-    shown = newcomers(
-        frame, about, trained.items, trained.scale, called_by(trained.roles), trained.kind, trained.roles.context
-    )
-    shown = shown._replace(context=trained.in_context(shown.context))
-    untold = [] if frame is None else _untold(trained.usual, frame, "support")
-    notes = (*shown.notes, *untold, *_strange(trained.profile, about), *_empty(shown, known, profiles is not None))
-    return _from(trained, shown, notes)
+    shown = _shown(trained, frame, about)
+    new = strange(trained.profile, about, "profiles", "users")
+    return _from(trained, shown, (*shown.notes, *new, *_empty(shown, known, profiles is not None)))
+
+
+def _shown(trained: TrainedPreferences, frame: pd.DataFrame | None, users: pd.DataFrame) -> Ratings:
+    """What users have shown, in its context; the notes say what of that is supposed or strange."""
+    if frame is not None:
+        codes, names = keys(frame["user"], "support")
+        readable(trained.around, frame[np.isin(names, users.index)[codes]], "support")
+    roles = trained.roles
+    new = newcomers(frame, users, trained.items, trained.scale, called_by(roles), trained.kind, roles.context)
+    notes = strange(trained.around, new.context, "support", "impressions")
+    if len(new.user):
+        notes += untold(trained.usual, new.context, "support")
+    return new._replace(context=trained.in_context(new.context), notes=(*new.notes, *notes))
 
 
 def _from(trained: TrainedPreferences, shown: Ratings, notes: tuple[str, ...] = ()) -> AdaptedUsers:
@@ -293,20 +301,6 @@ def _profiles(trained: TrainedPreferences, given: Source | Mapping[str, Any] | N
     return table[known]
 
 
-def _strange(profile: Features, about: pd.DataFrame) -> list[str]:
-    """Values of profiles that no training user, or hardly one, had: they tell nothing."""
-    notes = []
-    for vocabulary in profile.categorical:
-        if vocabulary.name not in about or not vocabulary.values:
-            continue
-        _, names = texts(about[vocabulary.name].reset_index(drop=True), "profiles")
-        new = [name for name, place in zip(names, vocabulary.lookup(names), strict=True) if place == 1]
-        if new:
-            few = ", ".join(map(repr, new[:NEAREST])) + (" and others" if len(new) > NEAREST else "")
-            notes.append(f"'{vocabulary.name}' is {few}, which no or few training users have: taken as unknown")
-    return notes
-
-
 def _empty(shown: Ratings, known: NDArray[np.bool_], described: bool) -> list[str]:
     """Of whom nothing was shown, and of whom nothing is known at all."""
     silent = np.bincount(shown.user, minlength=len(shown.users)) == 0
@@ -324,12 +318,6 @@ def _empty(shown: Ratings, known: NDArray[np.bool_], described: bool) -> list[st
     return notes
 
 
-def _untold(usual: Mapping[str, Any], told: Container[str], where: str) -> list[str]:
-    """The context that has to be supposed."""
-    supposed = ", ".join(f"{name}={value}" for name, value in usual.items() if name not in told)
-    return [f"the context of the {where} is not told in full: taken as usual, {supposed}"] if supposed else []
-
-
 def _best(mean: NDArray[np.float32], shown: Ratings, k: int) -> Ints:
     """[users, k] the items of the highest means; what was shown comes last."""
     score = -mean
@@ -337,13 +325,6 @@ def _best(mean: NDArray[np.float32], shown: Ratings, k: int) -> Ints:
     part = np.argpartition(score, k - 1, axis=1)[:, :k]
     order = np.argsort(np.take_along_axis(score, part, 1), axis=1, kind="stable")
     return np.take_along_axis(part, order, 1)
-
-
-def _any_item(scores: Scores, who: Ints) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Mean and variance of what each user would say of an item taken at random."""
-    mean, variance = scores
-    within = 0.0 if variance is None else variance.mean(1)
-    return mean.mean(1)[who], (within + mean.var(1))[who]
 
 
 def _alike(

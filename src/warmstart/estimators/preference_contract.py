@@ -19,6 +19,7 @@ from warmstart.core import Prediction
 from warmstart.engine.loop import Report
 from warmstart.tasks.cells import Floats, Ints
 from warmstart.tasks.cold_start import Users
+from warmstart.tasks.features import Features
 from warmstart.tasks.ratings import Ratings, join_ratings
 
 Scores = tuple[
@@ -47,6 +48,7 @@ class PreferenceMethod(NamedTuple):
     rates: Callable[[Any, Any], Floats] | None = None  # State, Adapted -> [users] learning rates
     open: Open = as_saved  # configuration, what is saved -> State: a network is made of its weights, say
     kinds: tuple[str, ...] = ("squared",)  # of what users say: ratings, or "binary", clicks
+    context: Callable[[Any], Features] | None = None  # State -> columns and values of the context, where it is used
 
 
 def by_events(
@@ -58,6 +60,7 @@ def by_events(
     rates: Callable[[Any, Ratings], Floats] | None = None,
     open: Open = as_saved,
     kinds: tuple[str, ...] = ("squared",),
+    context: Callable[[Any], Features] | None = None,
 ) -> PreferenceMethod:
     """A method that adapts from all events of a user at once: what it has seen is the events themselves."""
 
@@ -73,7 +76,7 @@ def by_events(
     def catalogue(state: Any, shown: Ratings, which: Ints | None) -> Scores:
         return score_each(score, state, shown, shown, which, {})
 
-    return PreferenceMethod(config, space, saved, learn, observe, finish, score, catalogue, rates, open, kinds)
+    return PreferenceMethod(config, space, saved, learn, observe, finish, score, catalogue, rates, open, kinds, context)
 
 
 def score_each(
@@ -85,17 +88,32 @@ def score_each(
     context: Mapping[str, Any],
 ) -> Scores:
     """What a method says of some items, or all, for every user, shown in one context."""
+    everybody = np.arange(len(users.users))
+    around = pd.DataFrame(dict(context), index=range(len(everybody)))
+    return score_in(score, state, adapted, users, everybody, which, around)
+
+
+def score_in(
+    score: Callable[[Any, Any, Ratings], Prediction],
+    state: Any,
+    adapted: Any,
+    users: Ratings,
+    who: Ints,
+    which: Ints | None,
+    around: pd.DataFrame,
+) -> Scores:
+    """[rows, items]: the same for a user and a context in each row."""
     items = np.arange(len(users.items)) if which is None else which
-    people, things = len(users.users), len(items)
-    nothing = np.zeros(people * things)
+    rows = np.repeat(np.arange(len(who)), len(items))
+    nothing = np.zeros(len(rows))
     asked = users._replace(
-        user=np.repeat(np.arange(people), things),
-        item=np.tile(items, people),
+        user=who[rows],
+        item=np.tile(items, len(who)),
         value=nothing,
         time=nothing,
-        context=pd.DataFrame(dict(context), index=range(len(nothing))),
+        context=around.iloc[rows].reset_index(drop=True),
     )
     said = score(state, adapted, asked)
-    mean = said.mean.numpy().astype(np.float32).reshape(people, things)
+    mean = said.mean.numpy().astype(np.float32).reshape(len(who), len(items))
     variance = getattr(said.variance, "numpy", lambda: None)()
-    return mean, None if variance is None else variance.astype(np.float32).reshape(people, things)
+    return mean, None if variance is None else variance.astype(np.float32).reshape(mean.shape)

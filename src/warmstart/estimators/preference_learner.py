@@ -19,6 +19,7 @@ from warmstart.engine.loop import Report, silent
 from warmstart.estimators.adapted_users import AdaptedUsers, adapt_users
 from warmstart.estimators.choosing import Chosen, Record, choose
 from warmstart.estimators.folder import pack, read_config, write_folder
+from warmstart.estimators.preference_context import usual_context
 from warmstart.estimators.preference_contract import PreferenceMethod, score_each
 from warmstart.estimators.preference_judging import (
     METRIC,
@@ -104,6 +105,7 @@ class PreferenceLearner:
         if roles.context and data.kind == "squared":
             raise InputError("clicks, where there is a context", "ratings", "leave the context out")
         parts = split_data(data, self.seed, roles.time is not None, roles.context)
+        usual = usual_context(parts.train)
         self.notes_ = (*data.notes, *_lonely(data))
         place = None if folder is None else folder / _fingerprint(parts.train, self.seed)
         found = choose(
@@ -118,7 +120,10 @@ class PreferenceLearner:
         found, doubts = _surely(found, methods, parts, self.seed, device)
         self.notes_ = (*self.notes_, *doubts)
         self.trials_ = found.trials
-        method, state, usual = methods[found.name], found.found.state, _usual(parts.train)
+        method, state = methods[found.name], found.found.state
+        if method.context is None and usual:
+            unused = f"{found.name} does not use the context ({', '.join(usual)}): the model has none"
+            self.notes_, roles, usual = (*self.notes_, unused), dataclasses.replace(roles, context=()), {}
         self.trained_ = TrainedPreferences(
             found.name,
             found.config,
@@ -225,21 +230,6 @@ def _surely(
         f"too little to tell them apart, so {name} was kept"
     )
     return Chosen(name, config, other, found.trials), [note]
-
-
-def _usual(train: Ratings) -> dict[str, Any]:
-    """The context of most impressions: of numbers the one in the middle."""
-    found = {}
-    for name in train.context:
-        column = train.context[name]
-        number = pd.api.types.is_numeric_dtype(column.dtype) and not pd.api.types.is_bool_dtype(column.dtype)
-        kept = column.dropna()
-        if not len(kept):
-            raise InputError(f"values in context column '{name}'", "none", "leave it out")
-        value = kept.quantile(0.5, "lower") if number else kept.mode().iloc[0]
-        value = value.item() if isinstance(value, np.generic) else value
-        found[str(name)] = value if isinstance(value, bool | int | float) else str(value)
-    return found
 
 
 def _known(method: PreferenceMethod, state: Any, train: Ratings, usual: Mapping[str, Any], chunk: int = 1000) -> Known:

@@ -42,6 +42,7 @@ METHODS = {
         lambda train, stop, cfg, seed, device, report: click_bayes.learn(train, cfg, seed),
         lambda state, users: click_bayes.score(state, click_bayes.finish(state, users.shown), users.asked),
         kinds=("binary",),
+        context=lambda state: state.known.context,
     ),
     "click_means": by_events(
         click_means.Config(),

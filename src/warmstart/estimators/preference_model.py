@@ -21,12 +21,12 @@ from warmstart.estimators.folder import SCHEMA, WEIGHTS, read_text
 from warmstart.estimators.judging import Calibration
 from warmstart.estimators.methods import configure
 from warmstart.estimators.preference_chances import Chances, chance_interval, put_right
-from warmstart.estimators.preference_contract import PreferenceMethod, Scores, score_each
+from warmstart.estimators.preference_contract import PreferenceMethod, Scores, score_each, score_in
 from warmstart.estimators.preference_methods import find
 from warmstart.estimators.preference_state import pack_state, unpack_state
 from warmstart.estimators.trained import damaged
 from warmstart.metrics.intervals import conformal_quantile
-from warmstart.tasks.cells import Ints
+from warmstart.tasks.cells import Floats, Ints
 from warmstart.tasks.clicks import SCALE
 from warmstart.tasks.features import Features, distinct_texts
 from warmstart.tasks.ratings import Ratings, newcomers
@@ -34,6 +34,7 @@ from warmstart.tasks.roles import Roles
 from warmstart.tasks.split import Split
 
 VERSION = 1  # of schema.json
+CELLS = 500_000  # users and contexts times items that are scored at once
 
 
 class Known(NamedTuple):
@@ -58,7 +59,7 @@ class TrainedPreferences:
     scale: tuple[float, float]
     split: Split  # names of the users
     known: Known
-    usual: dict[str, Any]  # the context that is taken where none is told
+    usual: dict[str, Any]  # the context that is taken where none is told; empty where the method uses none
     calibration: Calibration | Chances  # of ratings, of clicks
     value: float  # MSE or log loss on the validation users, mean over support sizes
     reaches: dict[float, Any] = field(default_factory=dict, repr=False, compare=False)  # by level, once asked for
@@ -71,6 +72,11 @@ class TrainedPreferences:
     def state(self) -> Any:
         """What the method works with."""
         return self.method.open(self.config, self.saved)
+
+    @functools.cached_property
+    def around(self) -> Features:
+        """Columns and values of the context."""
+        return Features() if self.method.context is None else self.method.context(self.state)
 
     @functools.cached_property
     def titles(self) -> NDArray[np.object_]:
@@ -90,10 +96,26 @@ class TrainedPreferences:
             return self.method.catalogue(self.state, adapted, which)
         return score_each(self.method.score, self.state, adapted, users, which, self.usual | dict(context or {}))
 
+    def any_item(self, adapted: Any, users: Ratings, who: Ints, rows: pd.DataFrame) -> tuple[Floats, Floats]:
+        """[rows] mean and variance of what the user of each would say of an item taken at random, in its context."""
+        if not self.usual:
+            mean, variance = _over_items(self.catalogue(adapted, users, None), self.scale)
+            return mean[who], variance[who]
+        around = self.in_context(rows)
+        alike = around.astype(str).assign(user=who)  # no context is called so
+        place = alike.groupby(list(alike), sort=False, dropna=False).ngroup().to_numpy()
+        _, first = np.unique(place, return_index=True)
+        found = []
+        for some in np.array_split(first, -(-len(first) * len(self.items) // CELLS)):
+            told = around.iloc[some].reset_index(drop=True)
+            scores = score_in(self.method.score, self.state, adapted, users, who[some], None, told)
+            found.append(_over_items(scores, self.scale))
+        mean, variance = (np.concatenate(part) for part in zip(*found, strict=True))
+        return mean[place], variance[place]
+
     def in_context(self, rows: pd.DataFrame) -> pd.DataFrame:
-        """The context of rows; what they do not tell is as usual."""
-        told = {name: rows[name] if name in rows else pd.Series(np.nan, rows.index) for name in self.usual}
-        found = {name: cells.astype(object).where(cells.notna(), self.usual[name]) for name, cells in told.items()}
+        """The context of rows; a column that they lack is as usual, an empty cell is missing."""
+        found = {name: rows.get(name, usual) for name, usual in self.usual.items()}
         return pd.DataFrame(found, index=rows.index).reset_index(drop=True)
 
     def put_right(
@@ -162,6 +184,13 @@ class TrainedPreferences:
             "state": words,
         }
         return tensors, json.dumps(schema, allow_nan=False) + "\n"
+
+
+def _over_items(scores: Scores, scale: tuple[float, float]) -> tuple[Floats, Floats]:
+    """Mean and variance of each row over its items."""
+    mean = np.clip(scores[0].astype(np.float64), *scale)
+    within = 0.0 if scores[1] is None else scores[1].mean(1)
+    return mean.mean(1), within + mean.var(1)
 
 
 def restore(path: Path, config: dict[str, Any]) -> TrainedPreferences:

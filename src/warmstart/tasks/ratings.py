@@ -23,6 +23,7 @@ from warmstart.core import Batch, InputError, make_batch
 from warmstart.tasks.cells import Floats, Ints, cell_error, is_list, numbers, ranks, texts
 from warmstart.tasks.clicks import EVENTS, kind_of, read_clicks
 from warmstart.tasks.clicks import SCALE as CLICKED
+from warmstart.tasks.profiles import fit_table
 from warmstart.tasks.roles import Roles, require
 from warmstart.tasks.side_tables import keys
 from warmstart.tasks.table import Source, read_table
@@ -180,6 +181,7 @@ def read_ratings(
     if taken:
         raise InputError(f"no context named {', '.join(EVENT)}", f"'{taken[0]}'", "rename the column")
     around = _declared(frame[list(roles.context)], roles, "ratings")
+    fit_table(around, "ratings")  # so that an error tells the row of the file, before any is sorted
     frame = frame.assign(**{str(name): around[name] for name in around})
     events = as_events(frame.drop(columns=[name for name in roles.drop if name in frame]), roles)
     found = kind_of(events["value"].rename(roles.target), kind, scale, "ratings")
