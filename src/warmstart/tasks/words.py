@@ -3,7 +3,7 @@
     0 pads, 1 is a word that is not in the vocabulary, then words from the most to the least frequent
 
 Words are lower-case runs of letters and digits, and single marks. Where entities are related, what is between them
-comes first, so that no cut loses it.
+comes first, so that no cut loses it; of a pair of texts the longer one is cut, until both fit.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from warmstart.core import Columns, InputError, Tree
+from warmstart.tasks.labelled_texts import BETWEEN
 from warmstart.tasks.texts import Written
 from warmstart.tasks.transfer import as_numbers
 
@@ -25,7 +26,7 @@ UNKNOWN, FIRST = 1, 2
 
 class Vocabulary(NamedTuple):
     codes: dict[str, int]
-    length: int  # words of a text at most; what follows is cut
+    length: int  # words of a text, or of a pair with the marker between, at most; the rest is cut
 
     @property
     def columns(self) -> Columns:
@@ -36,7 +37,7 @@ class Vocabulary(NamedTuple):
         """Rows with the text as a bag [n, 1, length]."""
         codes = torch.zeros(len(part.texts), self.length, dtype=torch.long)
         for row, words in enumerate(_words(part)):
-            known = [self.codes.get(word, UNKNOWN) for word in words[: self.length]]
+            known = [self.codes.get(word, UNKNOWN) for word in cut(words, self.length)]
             codes[row, : len(known)] = torch.tensor(known, dtype=torch.long)
         nothing: Tensor = torch.zeros(len(codes), 0)
         return {**as_numbers(nothing), "bag": codes.unsqueeze(1)}
@@ -67,6 +68,20 @@ def split(text: str) -> list[str]:
     ['don', "'", 't', 'stop', '!']
     """
     return re.findall(r"\w+|[^\w\s]", text.lower())
+
+
+def cut(words: list[str], length: int) -> list[str]:
+    """At most `length` words: the first ones, or of a pair the first ones of both texts, the longer one cut.
+
+    >>> cut(["a", "b", "c", "d", "xxnext", "e"], 4)
+    ['a', 'b', 'xxnext', 'e']
+    """
+    if len(words) <= length or BETWEEN not in words:
+        return words[:length]
+    place = words.index(BETWEEN)
+    room, second = length - 1, len(words) - place - 1
+    kept = min(second, max(room - place, room // 2))
+    return [*words[: room - kept], BETWEEN, *words[place + 1 : place + 1 + kept]]
 
 
 def _words(part: Written) -> list[list[str]]:
