@@ -1,6 +1,7 @@
 """The model of a selection: what it says after a trip to the disk, and folders that are damaged."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -21,7 +22,7 @@ from warmstart.estimators.source_methods import (
     fit_method,
 )
 from warmstart.estimators.source_selection import Selection, select_sources
-from warmstart.selection import final, task_model, training
+from warmstart.selection import affinity, final, hoa, task_model, training
 from warmstart.selection.collect import in_jobs
 from warmstart.selection.measures import cross_entropy, named, zero_one
 from warmstart.tasks.roles import Roles
@@ -155,6 +156,21 @@ def test_a_method_with_its_own_f_does_not_take_that_of_the_jobs():
         raise AssertionError
 
     estimated(Session(transfer, zero_one, PLAN, 0, {}, {}, refuse), "margin")
+
+
+@pytest.mark.parametrize("name", ["hoa", "gradient cosine", "tag"])
+def test_rivals_rank_sources_by_the_training_of_the_plan(name, monkeypatch):
+    module, asked, real = (hoa if name == "hoa" else affinity), [], training.train_models
+
+    def spy(transfer, share, cfg, *args, **more):
+        asked.append(cfg)
+        return real(transfer, share, cfg, *args, **more)
+
+    monkeypatch.setattr(module, "train_models", spy)
+    own = replace(SHORT, hidden=(5,), steps=3, balance=0.5)
+    plan = PLAN._replace(model=replace(MODEL, training=own), final=final.Config(replace(SHORT, steps=3), tuning=0))
+    fit_method(Session(read_transfer(people(2), Roles("task", "y"), "t"), cross_entropy, plan, 0, {}, {}), name)
+    assert asked == [own]
 
 
 def test_numbers_are_refused():
