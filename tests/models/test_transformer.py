@@ -87,6 +87,9 @@ def test_every_row_takes_its_own_head():
         (Columns(bag=(9, 9)), SHAPE, "2 bags"),
         (COLUMNS, Shape(width=10, views=4), "a multiple of 8"),
         (COLUMNS, Shape(layers=0), "layers"),
+        (COLUMNS, Shape(views=0), "whole numbers above zero"),
+        (COLUMNS, Shape(width=-16, views=-1), "whole numbers above zero"),
+        (COLUMNS, Shape(width=16.0), r"whole numbers above zero, got Shape\(width=16\.0"),
     ],
 )
 def test_what_it_cannot_read_is_said(columns, shape, words):

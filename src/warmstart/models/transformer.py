@@ -69,10 +69,11 @@ class TransformerNet(nn.Module):
         if columns.numeric or columns.categorical or len(columns.bag) != 1:
             got = f"{columns.numeric} numbers, {len(columns.categorical)} categories, {len(columns.bag)} bags"
             raise InputError("rows of one text", got, "use hidden layers for other columns")
-        if shape.width % (2 * shape.views) or min(shape.width, shape.layers, shape.views, shape.wider) < 1:
-            raise InputError(
-                f"layers, and a width that is a multiple of {2 * shape.views}, twice the views", f"{shape}", "change it"
-            )
+        if any(not isinstance(size, int) or size < 1 for size in vars(shape).values()):
+            raise InputError("width, layers, views and wider as whole numbers above zero", f"{shape}", "change them")
+        if shape.width % (2 * shape.views):
+            wanted = f"a width that is a multiple of {2 * shape.views}, twice the views"
+            raise InputError(wanted, f"{shape}", "change it")
         self.heads, self.width = heads, shape.width
         self.table = nn.Embedding(columns.bag[0], shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
