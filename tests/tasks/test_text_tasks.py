@@ -66,6 +66,15 @@ def test_what_is_absent_is_said(tmp_path):
     write(tmp_path / "rte", train=TASKS["rte"].train)
     with pytest.raises(InputError, match=r"tasks in .* among rte, got cola"):
         read_tasks(tmp_path, ["cola"])
+    with pytest.raises(InputError, match="a list of names of tasks, got 'rte'"):
+        read_tasks(tmp_path, "rte")
+
+
+def test_a_part_is_one_file(tmp_path):
+    write(tmp_path / "rte", train=TASKS["rte"].train)
+    (tmp_path / "rte" / "train.csv").write_text("text,label\na,b\n")
+    with pytest.raises(InputError, match=r"one file for each part in .*rte, got train\.jsonl and train\.csv"):
+        read_tasks(tmp_path)
 
 
 def test_every_task_may_have_labels_of_its_own():
@@ -94,13 +103,45 @@ def test_one_question_has_one_set_of_labels():
         ({}, "cola", "tasks among rte, mood, wnli"),
         ({}, "mood", "a part valid of the target mood"),
         ({"rte": TASKS["rte"]._replace(test=None)}, "rte", "a part test of"),
-        ({"rte": TASKS["rte"]._replace(test=rows("-1"))}, "rte", "labels of the target .*, got '-1'"),
+        (
+            {"rte": TASKS["rte"]._replace(test=rows("-1"))},
+            "rte",
+            "the part test of rte, got '-1'; .* training or validation",
+        ),
         ({"rte": TextTask(rows("no"), rows("no"), rows("no"))}, "rte", "two labels or more in rte, got 'no' alone"),
     ],
 )
 def test_what_cannot_be_a_target_is_said(changed, target, said):
     with pytest.raises(InputError, match=said):
         make_text_transfer(TASKS | changed, target, words)
+
+
+LONG = TASKS["wnli"].train
+PAIRS = TextRows(("one xxnext two", "two xxnext one"), ("no", "yes"))
+
+
+@pytest.mark.parametrize(
+    ("name", "part", "changed", "said"),
+    [
+        ("wnli", "train", LONG._replace(labels=("no",)), "2 labels in train of wnli, one for each text, got 1"),
+        ("wnli", "train", LONG._replace(relations=("a",)), "2 relations in train of wnli"),
+        ("wnli", "train", LONG._replace(relations=("a", "b")), "relations in all tasks and parts, got in some"),
+        ("rte", "validation", rows("no", "yes")._replace(relations=("a", "b")), "relations in all tasks and parts"),
+        ("rte", "validation", TextRows((), ()), "rows in valid of rte, got none"),
+        ("rte", "train", LONG._replace(labels=("no", 1)), "labels in train of rte as strings, got 1"),
+        ("wnli", "train", LONG._replace(texts=("a", 2.5)), "texts in train of wnli as strings, got 2.5"),
+        ("rte", "validation", PAIRS, "pairs of texts in all parts of rte or in none, got single ones in train of rte"),
+        ("wnli", "train", PAIRS._replace(texts=("one xxnext two", "b")), "in all rows of train of wnli .* got 1 of 2"),
+    ],
+)
+@pytest.mark.parametrize("represent", [words, numbers])
+def test_rows_that_do_not_fit_together_are_said(name, part, changed, said, represent):
+    with pytest.raises(InputError, match=said):
+        make_text_transfer(TASKS | {name: TASKS[name]._replace(**{part: changed})}, "rte", represent)
+
+
+def test_pairs_may_stand_beside_single_texts_of_another_task():
+    assert make_text_transfer(TASKS | {"wnli": TextTask(PAIRS)}, "rte", words).names == ("mood", "wnli", "rte")
 
 
 def test_a_target_needs_sources():

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from warmstart.core import Columns, InputError, Tree, check_names
 from warmstart.core.trees import take
-from warmstart.tasks.labelled_texts import SUFFIXES, TextRows, read_rows
+from warmstart.tasks.labelled_texts import ALIKE, SUFFIXES, TextRows, check_rows, read_rows
 from warmstart.tasks.texts import Written, embed
 from warmstart.tasks.transfer import Rows, Transfer, as_numbers, make_transfer
 from warmstart.tasks.wrench import Votes, Wrench
@@ -32,6 +32,7 @@ COLLECTION = {
     "TweetEval": ("emoji", "emotion", "hate", "irony", "offensive", "sentiment", *STANCES),
     "ANLI": ("anli_a1", "anli_a2"),
 }
+PARTS = ("train", "valid", "test")
 TRUE = "true labels"  # the target among labelling functions
 
 Represent: TypeAlias = Callable[[Sequence[Written]], tuple[list[Tree], Columns]]  # learned from the first part
@@ -51,9 +52,11 @@ class Collection(NamedTuple):
 def read_tasks(path: str | Path, names: Sequence[str] = ()) -> dict[str, TextTask]:
     """The tasks of these names in a folder; without names, every folder in it with a training part."""
     root = Path(path)
+    if isinstance(names, str):
+        raise InputError("a list of names of tasks", f"'{names}'", "put it in a list")
     if not root.is_dir():
         raise InputError(f"a folder {root} of tasks", "none there", "check the path")
-    found = sorted(place.name for place in root.iterdir() if _file(place, "train") is not None)
+    found = sorted(place.name for place in root.iterdir() if _files(place, "train"))
     if not found:
         raise InputError(f"folders with train.jsonl or train.csv in {root}", "none", "see docs/methods/task_model.md")
     check_names(names, found, f"tasks in {root}")
@@ -63,20 +66,23 @@ def read_tasks(path: str | Path, names: Sequence[str] = ()) -> dict[str, TextTas
 def read_collection(path: str | Path) -> Collection:
     """Those of the paper's tasks that a folder holds, and the names of the others."""
     root, every = Path(path), [name for names in COLLECTION.values() for name in names]
-    here = [name for name in every if _file(root / name, "train") is not None]
+    here = [name for name in every if _files(root / name, "train")]
     if not here:
         wanted = f"folders of tasks such as {', '.join(every[:3])} in {root}"
         raise InputError(wanted, "none", "download them from their publishers, in the layout of `read_tasks`")
     return Collection(read_tasks(root, here), tuple(name for name in every if name not in here))
 
 
-def _file(folder: Path, part: str) -> Path | None:
-    return next((place for suffix in SUFFIXES if (place := folder / f"{part}{suffix}").is_file()), None)
+def _files(folder: Path, part: str) -> list[Path]:
+    return [place for suffix in SUFFIXES if (place := folder / f"{part}{suffix}").is_file()]
 
 
 def _read(folder: Path) -> TextTask:
-    files = [_file(folder, part) for part in ("train", "valid", "test")]
-    train, validation, test = (None if file is None else read_rows(file) for file in files)
+    files = [_files(folder, part) for part in PARTS]
+    both = next((found for found in files if len(found) > 1), None)
+    if both is not None:
+        raise InputError(f"one file for each part in {folder}", " and ".join(p.name for p in both), "remove one")
+    train, validation, test = (read_rows(found[0]) if found else None for found in files)
     if train is None:
         raise InputError(f"train.jsonl or train.csv in {folder}", "neither", "add it")
     return TextTask(train, validation, test)
@@ -126,12 +132,15 @@ def make_text_transfer(
     if own.validation is None or own.test is None:
         lacks = "valid" if own.validation is None else "test"
         raise InputError(f"a part {lacks} of the target {target}", "none", "put some rows of another part there")
+    _check(tasks, target)
     known = sorted({*own.train.labels, *own.validation.labels})
     if len(known) < 2:
         raise InputError(f"two labels or more in {target}", f"'{known[0]}' alone", "name another target")
     trained = [tasks[name].train for name in names]
     classes = [sorted(set(part.labels)) if apart else known for part in trained[:-1]]
     coded = [_codes(part, of, name) for part, of, name in zip(trained, [*classes, known], names, strict=True)]
+    seen_before = "put some rows with this label among its training or validation rows"
+    asked = [_codes(part, known, f"the part test of {target}", seen_before) for part in (own.validation, own.test)]
     (seen, *held), columns = represent([_joined(trained), own.validation, own.test])
     wide = max(len(known), *map(len, classes))
     kind = "multiclass" if wide > 2 else "binary"
@@ -141,24 +150,35 @@ def make_text_transfer(
 
     ends = np.cumsum([0, *(len(part.texts) for part in trained)])
     every = [rows(take(seen, slice(a, b)), y) for a, b, y in zip(ends[:-1], ends[1:], coded, strict=True)]
-    validation, test = (
-        rows(x, _codes(part, known, target)) for x, part in zip(held, (own.validation, own.test), strict=True)
-    )
+    validation, test = (rows(x, y) for x, y in zip(held, asked, strict=True))
     return make_transfer(every[:-1], every[-1], validation, test, kind, wide, columns=columns, names=names, apart=apart)
 
 
-def _codes(part: TextRows, known: Sequence[str], task: str) -> Tensor:
+def _check(tasks: Mapping[str, TextTask], target: str) -> None:
+    """Refuse rows that cannot be read, or that differ in what a row holds."""
+    parts = {f"train of {name}": task.train for name, task in tasks.items()}
+    named = zip(PARTS, tasks[target], strict=True)
+    own = {f"{part} of {target}": rows for part, rows in named if rows is not None}
+    for where, part in (parts | own).items():
+        check_rows(part, where)
+    if len({bool(part.relations) for part in (parts | own).values()}) > 1:
+        raise InputError("relations in all tasks and parts", "in some", "leave them out, or add them")
+    if len({part.pairs[0] for part in own.values()}) > 1:
+        single = next(where for where, part in own.items() if not part.pairs[0])
+        raise InputError(f"pairs of texts in all parts of {target} or in none", f"single ones in {single}", ALIKE)
+
+
+def _codes(
+    part: TextRows, known: Sequence[str], where: str, remedy: str = "correct them, or say that tasks are apart"
+) -> Tensor:
     place = {label: code for code, label in enumerate(known)}
     other = next((label for label in part.labels if label not in place), None)
     if other is not None:
-        expected = f"labels of the target ({', '.join(known[:10])}) in {task}"
-        raise InputError(expected, f"'{other}'", "correct them, or say that tasks are apart")
+        raise InputError(f"labels of the target ({', '.join(known[:10])}) in {where}", f"'{other}'", remedy)
     return torch.tensor([place[label] for label in part.labels])
 
 
 def _joined(parts: Sequence[TextRows]) -> TextRows:
     columns = zip(*parts, strict=True)
     texts, labels, relations = (tuple(value for part in column for value in part) for column in columns)
-    if relations and len(relations) < len(texts):
-        raise InputError("relations in all tasks", "in some", "leave them out")
     return TextRows(texts, labels, relations)
