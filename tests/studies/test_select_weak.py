@@ -1,6 +1,7 @@
 """Functions that lie among functions that know: found out, on a set that the test writes."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -106,7 +107,17 @@ def test_texts_may_be_embedded_by_a_model(tmp_path, monkeypatch):
         return [torch.tensor([[len(text) / 50, 1.0] for text in part.texts]) for part in parts]
 
     monkeypatch.setattr(select_weak.sentences, "embed", embedded)
-    for _ in range(2):
-        found = select_weak.run(data=tmp_path / "data", only=[ALONE], folder=tmp_path / "kept", model="org/mini")
-    assert asked == ["org/mini"] and [file.name for file in (tmp_path / "kept").iterdir()] == ["sms 0 mini.json"]
+    for model in ("org/mini", "org/mini", "other/mini"):
+        found = select_weak.run(data=tmp_path / "data", only=[ALONE], folder=tmp_path / "kept", model=model)
+    assert asked == ["org/mini", "other/mini"]
+    names = [file.name for file in (tmp_path / "kept").iterdir()]
+    assert len(names) == 2 and all(re.fullmatch(r"sms 0 mini [0-9a-f]{8}\.json", name) for name in names)
     assert found.results.rows[0].setting == {"set": "sms", "texts": "mini"}
+
+
+def test_a_folder_is_one_model_from_wherever_it_is_named(tmp_path, monkeypatch):
+    (tmp_path / "one" / "mini").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "one")
+    same = [select_weak.marked(model) for model in ("mini", tmp_path / "one" / "mini", "../one/mini")]
+    assert same[0] == same[1] == same[2] != select_weak.marked(tmp_path / "two" / "mini")
+    assert select_weak.marked(None) == []

@@ -9,6 +9,7 @@ looked at once.
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
 from collections.abc import Callable, Sequence
@@ -136,9 +137,7 @@ def run(
         wrench = read_wrench(data, name)
         for seed in seeds:
             report = (progress or (lambda label: silent))(f"{name}, seed {seed}")
-            kept = (
-                None if folder is None else folder / f"{' '.join([name, str(seed), *described(model).values()])}.json"
-            )
+            kept = None if folder is None else folder / f"{' '.join([name, str(seed), *marked(model)])}.json"
             before = read_json(kept) if kept is not None and kept.exists() else {}
             if set(names) <= set(before):
                 found.setdefault(name, {})[seed] = before
@@ -156,6 +155,14 @@ def run(
 def described(model: str | Path | None) -> dict[str, str]:
     """What a setting says of texts that are not TF-IDF."""
     return {} if model is None else {"texts": Path(model).name}
+
+
+def marked(model: str | Path | None) -> list[str]:
+    """Words of a file's name that no two models share: the last part of the model's, and a mark of the whole."""
+    if model is None:
+        return []
+    whole = str(Path(model).resolve()) if Path(model).exists() else str(model)
+    return [*described(model).values(), hashlib.sha256(whole.encode()).hexdigest()[:8]]
 
 
 def make_problem(wrench: Wrench, f1: bool, dimensions: int, seed: int, model: str | Path | None = None) -> Problem:

@@ -16,8 +16,6 @@ from warmstart.core import InputError
 SUFFIXES = (".jsonl", ".csv")
 BETWEEN = "xxnext"  # a word between two texts of a pair
 ALIKE = "give every row a second text, or none"
-
-
 NUMBER = re.compile(r"[-+]?(\d+\.\d*|\.\d+|\d+(?=e))(e[-+]?\d+)?", re.IGNORECASE)  # no whole one
 
 
