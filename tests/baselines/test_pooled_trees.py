@@ -56,6 +56,11 @@ def test_lightgbm_that_is_not_there_is_named(monkeypatch):
         pooled_trees.fit(transfer(), torch.ones(2))
 
 
+def test_words_in_their_order_are_refused():
+    with pytest.raises(InputError, match="for boosted trees, got words in their order; make the texts TF-IDF"):
+        pooled_trees.fit(transfer()._replace(ordered=True), torch.zeros(2), CFG)
+
+
 def test_tasks_with_labels_of_their_own_are_not_pooled():
     apart = transfer()._replace(apart=True)
     with pytest.raises(InputError, match="the same labels in all tasks"):

@@ -1,6 +1,7 @@
 """The model of a selection: what it says after a trip to the disk, and folders that are damaged."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -16,12 +17,14 @@ from warmstart.estimators.source_methods import (
     CHOSEN_TREES,
     OURS,
     TREES,
+    TREES_ALONE,
+    TREES_BLIND,
     Plan,
     Session,
     estimated,
     fit_method,
 )
-from warmstart.estimators.source_selection import Selection, select_sources
+from warmstart.estimators.source_selection import NETWORKS, Selection, select_sources
 from warmstart.selection import affinity, final, hoa, task_model, training
 from warmstart.selection.collect import in_jobs
 from warmstart.selection.measures import cross_entropy, named, zero_one
@@ -171,6 +174,38 @@ def test_rivals_rank_sources_by_the_training_of_the_plan(name, monkeypatch):
     plan = PLAN._replace(model=replace(MODEL, training=own), final=final.Config(replace(SHORT, steps=3), tuning=0))
     fit_method(Session(read_transfer(people(2), Roles("task", "y"), "t"), cross_entropy, plan, 0, {}, {}), name)
     assert asked == [own]
+
+
+def test_trees_that_cannot_be_fitted_are_left_out_of_the_usual_methods():
+    pytest.importorskip("lightgbm")
+    transfer = read_transfer(people(2), Roles("task", "y"), "t")
+    short = replace(SHORT, steps=2)
+    plan = Plan(final.Config(short, tuning=1), replace(MODEL, training=short), trials=1)
+    apart = select_sources(transfer._replace(apart=True), cross_entropy, plan)
+    assert list(apart.fitted) == [*NETWORKS, TREES_ALONE]
+
+
+@pytest.mark.parametrize(
+    ("changed", "methods", "said"),
+    [
+        ({"apart": True}, ["hoa", TREES], "the same labels in all tasks"),
+        ({"apart": True}, [BOTH], "the same labels in all tasks"),
+        ({"ordered": True}, [TREES_ALONE], "make the texts TF-IDF"),
+        ({}, [TREES_BLIND], r"warmstart\[boost\]"),
+    ],
+)
+def test_named_trees_that_cannot_be_fitted_are_said_before_the_work(changed, methods, said, monkeypatch):
+    if changed:
+        pytest.importorskip("lightgbm")
+    else:
+        monkeypatch.setitem(sys.modules, "lightgbm", None)
+    transfer = read_transfer(people(2), Roles("task", "y"), "t")._replace(**changed)
+
+    def refuse(members, seed):
+        raise AssertionError
+
+    with pytest.raises(InputError, match=said):
+        select_sources(transfer, cross_entropy, PLAN, methods=methods, evaluate=refuse)
 
 
 def test_numbers_are_refused():

@@ -11,6 +11,7 @@ from warmstart.models.transformer import Shape
 from warmstart.selection import final, task_model
 from warmstart.selection.measures import cross_entropy, negative_margin, zero_one
 from warmstart.selection.training import Config as Training
+from warmstart.selection.training import form, parameters
 from warmstart.tasks.transfer import Rows
 
 TRAINING = Training(hidden=(8,), steps=60, batch=64, balance=0.0)
@@ -47,6 +48,17 @@ def test_a_transformer_finds_sources_whose_texts_mean_the_same(written, linear):
     if not linear:
         helped = final.choose(transfer, torch.tensor([[1.0, 1, 0, 0]]), cross_entropy, final.Config(training))
         assert zero_one(helped.outputs(transfer.test.x)[None], transfer.test) < 0.05  # a count of words says nothing
+
+
+def test_what_is_kept_says_which_network_it_is(written):
+    transfer, shape = written(apart=True), Shape(width=8, layers=1, views=2, wider=3)
+    training = Training(text=shape, own_heads=True, steps=2, batch=8)
+    kept = final.choose(transfer, torch.ones(1, 4), cross_entropy, final.Config(training, tuning=0)).kept
+    again = replace(Training(), text=Shape(**kept.form["text"]), own_heads=kept.form["own_heads"])
+    wanted = parameters(form(transfer, again))
+    assert {name: value.shape for name, value in kept.tensors.items()} == {n: v.shape for n, v in wanted.items()}
+    with pytest.raises(InputError, match="a transformer for words in their order"):
+        final.choose(transfer, torch.ones(1, 4), cross_entropy, final.Config(replace(training, text=None)))
 
 
 def test_f_may_come_from_elsewhere_and_is_averaged_over_starts(make_planted):

@@ -140,6 +140,11 @@ def test_a_head_for_all_is_refused_where_labels_differ(written):
         train_models(written(apart=True), torch.ones(1, 5), replace(CFG, text=Shape(8, 1, 2)))
 
 
+def test_words_in_their_order_need_a_transformer(written):
+    with pytest.raises(InputError, match=r"a transformer for words in their order, got hidden layers; .*final\.Config"):
+        train_models(written(), torch.ones(1, 5), CFG)
+
+
 def test_a_transformer_of_a_table_is_refused(written):
     with pytest.raises(InputError, match="texts for a transformer"):
         train_models(written()._replace(schema="any"), torch.ones(1, 5), replace(CFG, text=Shape(8, 1, 2)))

@@ -79,7 +79,7 @@ def test_a_part_is_one_file(tmp_path):
 
 def test_every_task_may_have_labels_of_its_own():
     transfer = make_text_transfer(TASKS, "rte", words)
-    assert transfer.names == ("mood", "wnli", "rte") and transfer.apart
+    assert transfer.names == ("mood", "wnli", "rte") and transfer.apart and transfer.ordered
     assert transfer.kind == "multiclass" and transfer.outputs == 3
     assert [task_rows(transfer, task).y.tolist() for task in range(3)] == [[1, 2, 0, 2], [0, 1], [1, 0, 0]]
     assert transfer.validation.y.tolist() == [0, 1] and transfer.test.y.tolist() == [1]
@@ -89,7 +89,7 @@ def test_every_task_may_have_labels_of_its_own():
 def test_one_question_has_one_set_of_labels():
     same = {name: TASKS[name] for name in ("wnli", "rte")}
     transfer = make_text_transfer(same, "rte", partial(numbers, embed=partial(embed, dimensions=6)), apart=False)
-    assert not transfer.apart and transfer.kind == "binary" and transfer.outputs == 1
+    assert not transfer.apart and not transfer.ordered and transfer.kind == "binary" and transfer.outputs == 1
     assert (
         transfer.pool.y.tolist() == [0, 1, 1, 0, 0] and transfer.pool.x["numeric"].shape[1] == transfer.columns.numeric
     )

@@ -77,13 +77,22 @@ def _lightgbm() -> Any:
     return lightgbm
 
 
-def fit(transfer: Transfer, members: Tensor, cfg: Config = Config(), seed: int = 0, threads: int = 1) -> Trees:
-    """On the target and the sources among `members` [k]."""
-    lightgbm = _lightgbm()
+def check(transfer: Transfer, sources: bool) -> None:
+    """Refuse what trees cannot be fitted on, with sources or without; also where LightGBM is absent."""
+    _lightgbm()
     if transfer.kind == "squared":
         raise InputError("a target of classes", "numbers", "use another method")
-    if transfer.apart and bool(members.any()):
+    if transfer.ordered:
+        remedy = "make the texts TF-IDF, which is `make_text_transfer` without `represent`, or use networks"
+        raise InputError("rows of numbers or categories for boosted trees", "words in their order", remedy)
+    if transfer.apart and sources:
         raise InputError("the same labels in all tasks", "labels of their own", "use the target alone, or networks")
+
+
+def fit(transfer: Transfer, members: Tensor, cfg: Config = Config(), seed: int = 0, threads: int = 1) -> Trees:
+    """On the target and the sources among `members` [k]."""
+    check(transfer, bool(members.any()))
+    lightgbm = _lightgbm()
     pool = transfer.pool.to("cpu")
     task = torch.repeat_interleave(torch.arange(len(transfer.names)), pool.lengths)
     chosen = torch.cat([members.bool().cpu(), torch.ones(1, dtype=torch.bool)])[task].nonzero().flatten()

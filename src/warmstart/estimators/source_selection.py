@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from warmstart.baselines import pooled_trees
 from warmstart.core import InputError, check_names
 from warmstart.engine.loop import Report, silent
 from warmstart.estimators.source_methods import (
@@ -75,13 +76,17 @@ def select_sources(
     progress: Callable[[str], Report] | None = None,
 ) -> Selection:
     """Fit the methods and keep all: those named beside using no source and all of them, which gains are over, or
-    else the usual ones; without LightGBM, networks only."""
+    else the usual ones: networks, and the boosted trees that can be fitted."""
     check_names(methods, METHODS)
     if transfer.kind == "squared":
         raise InputError("a target of classes", "numbers", "cut them into classes, or predict another column")
-    usual = (*NETWORKS, *(FORESTS if find_spec("lightgbm") else ()))
+    forests = FORESTS if find_spec("lightgbm") and not transfer.ordered else ()
+    usual = (*NETWORKS, *(name for name in forests if name in WITHOUT or not transfer.apart))
     names = dict.fromkeys((ALONE, ALL, *methods) if methods else usual)
-    for rows in (transfer.validation, transfer.test):  # what is undefined is said before the work
+    for name in names:  # what cannot be fitted, or is undefined, is said before the work
+        if name in (*FORESTS, TREES_BLIND):
+            pooled_trees.check(transfer, name not in WITHOUT)
+    for rows in (transfer.validation, transfer.test):
         measure(torch.zeros(1, len(rows.y), transfer.outputs, device=rows.y.device), rows)
     session = Session(transfer, measure, plan, seed, {}, {}, evaluate)
     report = (progress or (lambda label: silent))("methods")

@@ -7,7 +7,7 @@ differences are noisy, so a preferred candidate stands unless another is surely 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -98,13 +98,19 @@ def keep_best(
         error = standard_error(measure, out[[preferred, best]], transfer.validation)
         enough = z_score(1 - (1 - SURE) / (len(values) - 1)) * error
         best = preferred if float(values[preferred] - values[best]) <= enough else best
-    kept = take(phi, [best])
+    kept, training = take(phi, [best]), cfg.training
+    form = {
+        "model": NETWORK,
+        "hidden": list(training.hidden),
+        "own_heads": training.own_heads,
+        "text": None if training.text is None else asdict(training.text),
+    }
     return Fitted(
-        lambda x: outputs(transfer, cfg.training, kept, x)[0],
+        lambda x: outputs(transfer, training, kept, x)[0],
         members[best].bool().cpu(),
         float(values[best]),
         len(members),
-        Kept({"model": NETWORK, "hidden": list(cfg.training.hidden), "own_heads": cfg.training.own_heads}, kept),
+        Kept(form, kept),
     )
 
 

@@ -92,6 +92,9 @@ def form(transfer: Transfer, cfg: Config) -> Form:
         raise InputError("a head for each task, whose labels differ", "one for all", "pass Config(own_heads=True)")
     if cfg.text is not None and transfer.schema is not None:
         raise InputError("texts for a transformer", "a table, whose bags have no order", "use hidden layers")
+    if cfg.text is None and transfer.ordered:
+        remedy = "pass Config(text=Shape()) to every training, that of final.Config too"
+        raise InputError("a transformer for words in their order", "hidden layers", remedy)
     heads = len(transfer.names) if cfg.own_heads else 1
     return Form(transfer.columns, tuple(cfg.hidden), transfer.outputs, heads, transfer.kind, cfg.text)
 

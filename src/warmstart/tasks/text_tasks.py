@@ -151,7 +151,10 @@ def make_text_transfer(
     ends = np.cumsum([0, *(len(part.texts) for part in trained)])
     every = [rows(take(seen, slice(a, b)), y) for a, b, y in zip(ends[:-1], ends[1:], coded, strict=True)]
     validation, test = (rows(x, y) for x, y in zip(held, asked, strict=True))
-    return make_transfer(every[:-1], every[-1], validation, test, kind, wide, columns=columns, names=names, apart=apart)
+    whole = make_transfer(
+        every[:-1], every[-1], validation, test, kind, wide, columns=columns, names=names, apart=apart
+    )
+    return whole._replace(ordered=bool(columns.bag))
 
 
 def _check(tasks: Mapping[str, TextTask], target: str) -> None:

@@ -50,6 +50,7 @@ class Transfer(NamedTuple):
     outputs: int  # of a network: 1, or the number of classes
     schema: Schema | None = None  # of the table it was read from
     apart: bool = False  # tasks have labels of their own, which a head for each can learn
+    ordered: bool = False  # rows are words in their order, which a transformer reads
 
     @property
     def sources(self) -> int:
