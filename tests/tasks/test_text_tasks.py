@@ -21,7 +21,7 @@ from warmstart.tasks.text_tasks import (
 )
 from warmstart.tasks.texts import embed
 from warmstart.tasks.transfer import task_rows
-from warmstart.tasks.words import words
+from warmstart.tasks.words import learn, words
 from warmstart.tasks.wrench import Votes, Wrench
 
 
@@ -84,6 +84,13 @@ def test_every_task_may_have_labels_of_its_own():
     assert [task_rows(transfer, task).y.tolist() for task in range(3)] == [[1, 2, 0, 2], [0, 1], [1, 0, 0]]
     assert transfer.validation.y.tolist() == [0, 1] and transfer.test.y.tolist() == [1]
     assert transfer.pool.x["bag"].shape == (9, 1, 4) and transfer.columns.bag == (2 + 8,)
+
+
+def test_new_texts_are_encoded_as_those_of_the_transfer():
+    transfer = make_text_transfer(TASKS, "rte", words)
+    texts = [text for task in TASKS.values() for text in task.train.texts]
+    again = learn(TextRows(tuple(texts), ())).encode(TASKS["rte"].test)
+    assert torch.equal(again["bag"], transfer.test.x["bag"])
 
 
 def test_one_question_has_one_set_of_labels():
