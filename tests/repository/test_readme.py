@@ -78,6 +78,19 @@ def test_fused_ratings():
     assert f"items and users {bias:.3f}, the nearest user {near:.3f}," in said and f"of the others {deep:.3f}." in said
 
 
+def test_clicks():
+    results, said = load(ROOT / "results/cold_clicks.full.json"), re.sub(r"\s+", " ", README)
+
+    def scores(method):
+        at = {"data": "kuairand", "support": "80 %"}
+        return [f"{mean(results, method, metric, at):.3f}" for metric in ("AUC", "AUC per user", "log loss, pooled")]
+
+    ours, trees, effects = map(scores, ("click_bayes", "boosted trees", "bias"))
+    assert f"a pooled AUC of {ours[0]}, {ours[1]} within a user and a log loss of {ours[2]};" in said
+    assert f"context and support {trees[0]}, {trees[1]} and {trees[2]}," in said
+    assert f"effects of users and items {effects[0]}, {effects[1]} and {effects[2]}." in said
+
+
 def test_pictures():
     results = load(ROOT / "results/omniglot.full.json")
     settings = [{"way": way, "shot": shot} for way in (5, 20) for shot in (1, 5)]
