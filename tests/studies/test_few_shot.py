@@ -78,6 +78,7 @@ def outcome(parts):
     )
 
 
+@pytest.mark.xdist_group("few_shot")
 def test_every_method_has_every_row(outcome):
     found = {(row.method, row.metric, row.setting["shot"]) for row in outcome.results.rows}
     metrics = (ACCURACY, ALONE, "NLL", ECE, "MCE", "ECE, calibrated", "MCE, calibrated")
@@ -87,6 +88,7 @@ def test_every_method_has_every_row(outcome):
     assert all(0 <= row.mean <= 100 for row in outcome.results.rows)
 
 
+@pytest.mark.xdist_group("few_shot")
 def test_the_page_has_a_table_and_a_diagram_for_each_setting(outcome):
     assert [section.heading for section in outcome.sections] == ["3-way 1-shot", "3-way 2-shot"]
     for section in outcome.sections:
