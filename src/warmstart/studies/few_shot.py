@@ -48,8 +48,10 @@ HESSIAN_FREE = imaml.Config(  # the inner problem by Newton's method; "plain gra
     inner_lr=1.0,
     inner_steps=3,
     test_steps=3,
-    halvings=2,
-    prox=0.1,
+    inner_solve=2,
+    halvings=1,
+    prox=0.005,
+    solve_steps=2,
     damping=0.0,
     curvature="gauss_newton",
 )
