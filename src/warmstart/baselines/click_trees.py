@@ -19,7 +19,7 @@ from warmstart.maths.bilinear import make_events
 from warmstart.maths.trees import Trees, make_trees
 from warmstart.tasks.cells import Floats, Ints
 from warmstart.tasks.cold_start import SIZES, Users
-from warmstart.tasks.impressions import Known, by_name, columns, context_of, fit_known, folds_of, without
+from warmstart.tasks.impressions import Known, columns, context_of, fit_known, folds_of, users_in_order, without
 from warmstart.tasks.ratings import Ratings, take_rows, take_users
 
 
@@ -47,7 +47,7 @@ SPACE: dict[str, list[Any]] = {
 def fit(train: Ratings, cfg: Config = Config(), seed: int = 0) -> Callable[[Users], Prediction]:
     if not cfg.context:
         train = _blind(train)
-    train = by_name(train)
+    train = users_in_order(train)
     known = fit_known(train, cfg.shrink, cfg.least)
     fold, draw = folds_of(train, cfg.folds, seed), np.random.default_rng(seed)
     parts = []

@@ -19,12 +19,12 @@ from scipy.optimize import minimize
 from scipy.special import expit, log_expit, logit
 
 from warmstart.core import Prediction
+from warmstart.metrics.errors import SMALLEST
 from warmstart.metrics.intervals import z_score
 from warmstart.tasks.cells import Floats, Ints
 from warmstart.tasks.cold_start import Users, first
 from warmstart.tasks.ratings import Ratings
 
-SMALLEST = 1e-6  # chance, so that no logit is infinite
 SHIFT, SLOPE = 1.0, 0.5  # standard deviations of the prior
 
 

@@ -27,7 +27,7 @@ from warmstart.maths.forest import Forest, make_forest, walk
 from warmstart.maths.logistic import at_prior, believe, logits, omega, probability, weigh
 from warmstart.maths.trees import Trees, make_trees
 from warmstart.tasks.cold_start import Users
-from warmstart.tasks.impressions import Known, by_name, columns, context_of, cross_fitted, fit_known, folds_of
+from warmstart.tasks.impressions import Known, columns, context_of, cross_fitted, fit_known, folds_of, users_in_order
 from warmstart.tasks.ratings import Ratings, places
 
 FEW, MOST = 6000, 10  # users in all folds, when there are more than asked for, and folds at most
@@ -108,7 +108,7 @@ def learn(train: Ratings, cfg: Config, seed: int) -> State:
         got = ", ".join(f"{value:g}" for value in np.unique(train.value)[:5])
         remedy = "pass more users, or ratings to preference_bayes"
         raise InputError("clicks of 0 and 1, some of each, of the training users", got, remedy)
-    train = by_name(train)
+    train = users_in_order(train)
     known = fit_known(train, cfg.shrink, cfg.least)
     fold = folds_of(train, max(cfg.folds, min(MOST, FEW // len(train.users))), seed)
     x, y = cross_fitted(known, train, fold, cfg.shrink), train.value

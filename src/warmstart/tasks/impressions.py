@@ -54,7 +54,7 @@ def context_of(known: Known, events: Ratings) -> Floats:
     return numbers_of(known.context, events.context, "context")
 
 
-def by_name(train: Ratings) -> Ratings:
+def users_in_order(train: Ratings) -> Ratings:
     """With users in the order of their names, so that what is learned does not depend on the order of a log."""
     return take_users(train, np.argsort(train.users.index.to_numpy(dtype=str), kind="stable"))
 
