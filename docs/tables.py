@@ -16,7 +16,7 @@ from warmstart.studies import cost, inner_steps, omniglot, tiny_imagenet
 PAGES = {
     "scratch": ["scratch"],
     "pretrain": ["pretrain"],
-    "maml": ["maml", "fomaml", "anil"],
+    "maml": ["maml", "fomaml", "anil", "maml, blank head", "fomaml, blank head"],
     "reptile": ["reptile"],
     "imaml": ["imaml", "imaml, plain gradient"],
     "meta_sgd": ["meta_sgd"],

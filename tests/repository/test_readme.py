@@ -97,6 +97,8 @@ def test_pictures():
     ours = ("meta_sgd", "maml", "fomaml", "reptile", "imaml", "anil", "gem_bml_plus", "gem_head")
     names = {f"`{name}`": name for name in ours} | {
         "`imaml`, plain gradient": "imaml, plain gradient",
+        "`maml`, blank head": "maml, blank head",
+        "`fomaml`, blank head": "fomaml, blank head",
         "prototypical network": "protonet",
         "pre-trained network, new linear head": "linear_head",
         "nearest centroid of pixels": "nearest_centroid",

@@ -4,7 +4,8 @@
     theta <- theta - outer_lr * grad_theta sum_t L(phi_t; query_t)
 
 First-order MAML drops the derivative of phi_t; ANIL is MAML on a model whose only fast
-parameters are the head's: `functional(net, fast="head.*")`.
+parameters are the head's: `functional(net, fast="head.*")`. With `blank="head.*"` every task starts with a head of
+zeros, so that no class is preferred before it is seen.
 
 Finn, Abbeel and Levine, 2017. Differs from the paper: see docs/methods/maml.md.
 """
@@ -12,11 +13,13 @@ Finn, Abbeel and Levine, 2017. Differs from the paper: see docs/methods/maml.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fnmatch import fnmatch
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from warmstart.core import Batch, Learner, Likelihood, Model, Params, Task, Tree, task_loss
+from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Task, Tree, task_loss
 from warmstart.core.trees import add, expand, sum_tasks, zeros_like
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last, unroll, value_and_grad
@@ -33,6 +36,7 @@ class Config:
     inner: str = "sgd"  # sgd, momentum or adam
     first_order: bool = False  # drop the second derivative
     recompute: bool = False  # keep few states of the inner loop and run it again: less memory, more time
+    blank: str = ""  # pattern of the parameters that start every task at zero and are not learned
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.0
@@ -50,9 +54,17 @@ SPACE: dict[str, list[Any]] = {
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
+    if cfg.blank and not any(fnmatch(name, cfg.blank) for name in model.params):
+        raise InputError(f"a parameter named like {cfg.blank}", ", ".join(model.params), "name one of them")
     loss = task_loss(model, likelihood)
     inner_loop = descent(model, likelihood, named(cfg.inner))
     out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
+
+    def blanked(tree: Params) -> Params:
+        return {name: torch.zeros_like(leaf) if fnmatch(name, cfg.blank) else leaf for name, leaf in tree.items()}
+
+    def init(params: Params) -> State:
+        return out.init(blanked(params))
 
     def start(state: State, descriptor: Tree) -> Inner:
         return inner_loop.start(model.split(state.theta)[0])
@@ -89,6 +101,6 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
             slow_grad, cotangent = add(slow_grad, through), pulled.phi
         fast_grad = total(cotangent)
         grads = {**slow_grad, **fast_grad}
-        return Delta({name: grads[name] for name in state.theta}), Info(value)
+        return Delta(blanked({name: grads[name] for name in state.theta})), Info(value)
 
-    return Learner(out.init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps)
+    return Learner(init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps)

@@ -46,13 +46,13 @@ BLOCK = 4  # meta-batches drawn at a time
 HESSIAN_FREE = imaml.Config(  # the inner problem by Newton's method; "plain gradient" solves it by gradient descent
     inner="newton",
     inner_lr=1.0,
-    inner_steps=3,
-    test_steps=3,
-    inner_solve=2,
+    inner_steps=2,
+    test_steps=2,
+    inner_solve=3,
     halvings=1,
-    prox=0.005,
-    solve_steps=2,
-    damping=0.0,
+    prox=0.1,
+    solve_steps=3,
+    damping=2.0,
     curvature="gauss_newton",
 )
 
@@ -127,6 +127,8 @@ def entries(paper: Mapping[str, Callable[[Setting], Any]]) -> dict[str, Entry]:
         "imaml, plain gradient": imaml.build,
         "meta_sgd": meta_sgd.build,
         "anil": maml.build,
+        "maml, blank head": maml.build,
+        "fomaml, blank head": maml.build,
         "abml": abml.build,
         "gem_bml_plus": gem.build,
         "gem_head": gem_head.build,

@@ -44,6 +44,8 @@ ALL = (
     "imaml, plain gradient",
     "meta_sgd",
     "anil",
+    "maml, blank head",
+    "fomaml, blank head",
     "gem_bml_plus",
     "gem_head",
 )
@@ -67,6 +69,7 @@ def _descent(way: int) -> dict[str, Any]:
 
 
 STEEP: dict[str, Any] = {"inner_lr": 0.4, "inner_steps": 3, "test_steps": 3}  # better at 20 ways on validation classes
+BLANK: dict[str, Any] = {"inner_lr": 1.0, "inner_steps": 3, "test_steps": 3, "blank": "head.*"}
 LEARNERS = entries(
     {
         "scratch": lambda at: scratch.Config(inner_lr=0.01, test_steps=50),
@@ -79,6 +82,8 @@ LEARNERS = entries(
         ),
         "meta_sgd": lambda at: meta_sgd.Config(inner_lr=0.1, inner_steps=1 if at.way <= 5 else 3),
         "anil": lambda at: maml.Config(inner_lr=1.0, inner_steps=3, test_steps=3),
+        "maml, blank head": lambda at: maml.Config(**BLANK),
+        "fomaml, blank head": lambda at: maml.Config(**BLANK, first_order=True),
         "gem_bml_plus": lambda at: gem.Config(**_descent(at.way), **GAUSSIAN, per_row=True, widths=False),
         "gem_head": lambda at: gem_head.Config(),
         "protonet": lambda at: protonet.Config(),

@@ -59,7 +59,7 @@ LEARNERS = entries(
         "anil": lambda at: maml.Config(inner_lr=0.1, inner_steps=5, test_steps=10),
         "abml": lambda at: abml.Config(**of_sums(DESCENT, at), **GAUSSIAN),
         "gem_bml_plus": lambda at: gem.Config(**DESCENT, **GAUSSIAN, per_row=True, widths=False),
-        "gem_head": lambda at: gem_head.Config(),
+        "gem_head": lambda at: gem_head.Config(weight_decay=1.0),
         "protonet": lambda at: protonet.Config(),
     }
 )
