@@ -9,6 +9,7 @@ from warmstart.core import InputError, Prediction
 from warmstart.studies import cold_clicks
 from warmstart.studies.cold_clicks import ALL, AUC, ENTROPY, LOSS, POOLED, TREES, Entry, judge
 from warmstart.tasks.cold_start import CLICKS, SIZES, split_users
+from warmstart.training.preferences import Schedule
 
 
 def clicks(simulated_ratings, users=80):
@@ -42,6 +43,21 @@ def test_every_method_is_judged_paired_and_kept(simulated, monkeypatch, tmp_path
     monkeypatch.setattr(cold_clicks, "ENTRIES", {n: Entry(never, None) for n in cold_clicks.ENTRIES})
     again = simulated(folder=tmp_path / "kept")
     assert [row.values for row in again.results.rows] == [row.values for row in outcome.results.rows]
+
+
+def test_learners_see_validation_users_and_are_trained_once_for_a_configuration(simulated, monkeypatch):
+    entry, made = cold_clicks.ENTRIES["reg_paml, content only"], []
+
+    def counted(train, config, seed, validation, device):
+        made.append((config, seed, len(validation.shown.users), device.type))
+        return entry.fit(train, config, seed, validation, device, schedule=Schedule(epochs=4))
+
+    monkeypatch.setitem(cold_clicks.ENTRIES, "reg_paml, content only", entry._replace(fit=counted))
+    outcome = simulated(preset="full", only=["click rate", "reg_paml, content only"], device="cpu")
+    assert len(made) == len(set(made)) == 4 and {one[2:] for one in made} == {(7, "cpu")}
+    at = {(r.method, r.metric): r.mean for r in outcome.results.rows if r.setting["support"] == ALL}
+    assert at["reg_paml, content only", LOSS] < at["click rate", LOSS]
+    assert entry.fit.keywords["network"].weights == (0.1, 0.9) and not entry.fit.keywords["network"].identity
 
 
 def test_scores_are_by_hand(simulated_ratings):

@@ -2,6 +2,7 @@
 
 KuaiRand-Pure stands in for the private click data of Yu et al. (2021): users of at least 10 impressions, split by time
 within a user, exact duplicates dropped. Every method has its paired differences to boosted trees that see the context.
+Learners of tasks know items as such or, as in the paper, by content alone and with its weights of clicks.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
@@ -17,6 +19,7 @@ from torch import Tensor
 
 from warmstart.baselines import click_means, click_trees
 from warmstart.core import Prediction, check_names
+from warmstart.engine.device import choose_device
 from warmstart.engine.files import read_tensors, write_tensors
 from warmstart.engine.loop import Report, silent
 from warmstart.learners import click_bayes
@@ -27,10 +30,12 @@ from warmstart.report import Column, Results, Row, called, differences, make_res
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.report.svg import looks
+from warmstart.studies.cold_learners import BARE, CONTENT, FAMILIES, Learnt, learnt
 from warmstart.tasks.cold_start import CLICKS, SIZES, Parts, Users, everything, first, save_parts, split_users
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.kuairand import read_kuairand
 from warmstart.tasks.ratings import Ratings, to_batch, to_stack
+from warmstart.training.preferences import CLICK, Network
 from warmstart.training.search import search
 
 Predictor: TypeAlias = Callable[[Users], Prediction]
@@ -47,15 +52,19 @@ class Entry(NamedTuple):
     fit: Callable[[Ratings, Any, int], Predictor]
     config: Any
     space: Mapping[str, Sequence[Any]] = {}
+    learns: bool = False  # takes validation users and a device, and gives more than predictions
 
 
-ENTRIES = {
+WEIGHTED = replace(BARE, weights=CLICK)
+ENTRIES: dict[str, Entry | Learnt] = {
     "click rate": Entry(click_means.fit, click_means.CLICK_RATE),
     "bias": Entry(click_means.fit, click_means.Config(), click_means.SPACE),
     "boosted trees, no context": Entry(click_trees.fit, click_trees.NO_CONTEXT, click_trees.SPACE),
     TREES: Entry(click_trees.fit, click_trees.Config(), click_trees.SPACE),
     "click_bayes": Entry(click_bayes.fit, click_bayes.Config(), click_bayes.SPACE),
     "click_bayes, level alone": Entry(click_bayes.fit, click_bayes.LEVEL),
+    **{name: learnt(*family, Network()) for name, family in FAMILIES.items()},
+    **{f"{name}, {CONTENT}": learnt(*family, WEIGHTED) for name, family in FAMILIES.items()},
 }
 BASELINES = tuple(ENTRIES)[:4]
 
@@ -77,8 +86,9 @@ def run(
     progress: Callable[[str], Report] | None = None,
     folder: Path | None = None,
 ) -> Outcome:
-    """On the CPU. With a folder, a run that was interrupted goes on where it stopped."""
+    """Networks on the device, the rest on the CPU. With a folder, an interrupted run goes on."""
     check_names(only, ENTRIES)
+    where = choose_device(device)
     data = given(data, "KuaiRand-Pure")
     began, chosen = time.perf_counter(), PRESETS[preset]
     methods = [name for name in ENTRIES if name in (only or chosen.methods)]
@@ -92,22 +102,33 @@ def run(
             save_parts(place / "split.json", parts, protocol)
         for name in methods:
             report = (progress or (lambda label: silent))(f"{name}, seed {seed}")
-            judged[name][seed] = run_method(name, parts, chosen.trials, seed, place, report)
+            judged[name][seed] = run_method(name, parts, chosen.trials, seed, place, where, report)
     rows = rows_of(judged)
-    results = make_results("cold_clicks", preset, "cpu", called(), rows)
+    used = where.type if any(ENTRIES[name].learns for name in methods) else "cpu"
+    results = make_results("cold_clicks", preset, used, called(), rows)
     results = replace(results, versions=results.versions | {"boosted trees": booster()})
     return Outcome(results, sections(results, methods), verdict(rows, time.perf_counter() - began))
 
 
-def run_method(name: str, parts: Parts, trials: int, seed: int, folder: Path | None, report: Report) -> Scores:
+def run_method(
+    name: str, parts: Parts, trials: int, seed: int, folder: Path | None, device: torch.device, report: Report
+) -> Scores:
     """Tuned by the log loss of validation users, fitted on training users, judged on test users."""
     kept = None if folder is None else folder / f"{name}.safetensors"
     if kept is not None and kept.exists():
         return read_tensors(kept)[0]
     entry, train = ENTRIES[name], everything(parts.train)
 
+    @cache
+    def fitted(config: Any) -> Predictor:
+        """Kept: networks take long."""
+        fit: Callable[..., Any] = entry.fit
+        found = fit(train, config, seed, parts.validation, device).predict if entry.learns else fit(train, config, seed)
+        predict: Predictor = found
+        return predict
+
     def validate(config: Any) -> float:
-        predict = entry.fit(train, config, seed)
+        predict = fitted(config)
         losses = [_loss(predict, shown).nanmean() for shown in at_sizes(parts.validation).values()]
         return float(torch.stack(losses).mean())
 
@@ -115,7 +136,7 @@ def run_method(name: str, parts: Parts, trials: int, seed: int, folder: Path | N
     if trials > 1 and entry.space:
         store = None if folder is None else folder / f"{name}.trials.json"
         config = search(validate, config, entry.space, trials, seed, store, report)[0].config
-    scores = judge(entry.fit(train, config, seed), parts.test)
+    scores = judge(fitted(config), parts.test)
     report(trials, trials, f"AUC {float(scores[f'{POOLED}, {ALL}']):.4f}")
     if kept is not None:
         write_tensors(kept, scores)

@@ -74,23 +74,24 @@ PAPER_SAYS: dict[str, dict[str, float]] = {
 }
 
 
-def _row(module: Any, config: Any, network: Network, schedule: Schedule = SCHEDULE, tuned: bool = True) -> Learnt:
+def learnt(module: Any, config: Any, network: Network, schedule: Schedule = SCHEDULE, tuned: bool = True) -> Learnt:
+    """A row of such a learner, on ratings or on clicks."""
     fitted = partial(fit, module.build, network=network, schedule=schedule)
     return Learnt(fitted, config, {**module.SPACE, "shrink": melu.SPACE["shrink"]} if tuned else {})
 
 
 ENTRIES: dict[str, Learnt] = {
-    **{name: _row(module, config, Network()) for name, (module, config) in FAMILIES.items()},
-    **{f"{name}, {CONTENT}": _row(module, config, BARE) for name, (module, config) in FAMILIES.items()},
+    **{name: learnt(module, config, Network()) for name, (module, config) in FAMILIES.items()},
+    **{f"{name}, {CONTENT}": learnt(module, config, BARE) for name, (module, config) in FAMILIES.items()},
     **{
-        f"{name}, {PAPER}": _row(FAMILIES[name][0], config, AS_PUBLISHED, TWENTY, False)
+        f"{name}, {PAPER}": learnt(FAMILIES[name][0], config, AS_PUBLISHED, TWENTY, False)
         for name, config in PUBLISHED.items()
     },
     **{
-        f"reg_paml, gamma {gamma:g}": _row(reg_paml, replace(FAMILIES["reg_paml"][1], gamma=gamma), BARE, tuned=False)
+        f"reg_paml, gamma {gamma:g}": learnt(reg_paml, replace(FAMILIES["reg_paml"][1], gamma=gamma), BARE, tuned=False)
         for gamma in GAMMAS
     },
-    FAILURE: _row(at_paml, replace(PUBLISHED["at_paml"], outer_lr=5e-4), AS_PUBLISHED, TWENTY, False),
+    FAILURE: learnt(at_paml, replace(PUBLISHED["at_paml"], outer_lr=5e-4), AS_PUBLISHED, TWENTY, False),
 }
 
 
