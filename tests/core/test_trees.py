@@ -8,9 +8,11 @@ from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from warmstart.core.trees import (
+    Rows,
     Tree,
     add,
     concat,
+    dense,
     dot,
     expand,
     fill,
@@ -18,6 +20,7 @@ from warmstart.core.trees import (
     leaves,
     named_leaves,
     scale,
+    sparse,
     stack,
     take,
     tree_map,
@@ -97,6 +100,22 @@ def test_arithmetic_is_that_of_the_joined_vector():
     torch.testing.assert_close(flat(scale(a, 0.3)), 0.3 * flat(a))
     torch.testing.assert_close(dot(a, b), flat(a) @ flat(b))
     assert dot((), ()) == 0
+
+
+def test_rows_are_added_scaled_and_told_as_the_tables_they_stand_for():
+    torch.manual_seed(0)
+    a, b = (
+        {"t": Rows(torch.randint(5, (n,)), torch.randn(n, 2), torch.empty(5, 0)), "u": torch.randn(3)} for n in (4, 7)
+    )
+    by_hand = torch.zeros(5, 2)
+    for tree in (a, b):
+        for place, row in zip(tree["t"].place.tolist(), tree["t"].row, strict=True):
+            by_hand[place] += row
+    torch.testing.assert_close(dense(add(a, b)), {"t": by_hand, "u": a["u"] + b["u"]})
+    torch.testing.assert_close(dense(scale(a, -0.3)), scale(dense(a), -0.3))
+    again = sparse(dense(a), a)
+    assert again["t"].place.tolist() == [0, 1, 2, 3, 4] and torch.equal(again["u"], a["u"])
+    torch.testing.assert_close(dense(again), dense(a))
 
 
 def test_dot_keeps_precision_and_stays_on_the_device_of_its_leaves():

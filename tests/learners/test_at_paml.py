@@ -5,10 +5,10 @@ import torch
 from torch import nn
 
 from warmstart.core import InputError, functional, make_batch, make_task
-from warmstart.core.trees import leaves, take
+from warmstart.core.trees import dense, leaves, scale, take
 from warmstart.engine.meta import Feed, meta_update, predict_stack
 from warmstart.learners import at_paml, paml
-from warmstart.maths.memory import EMPTY, Memory
+from warmstart.maths.memory import EMPTY, filled_memory
 from warmstart.maths.rated import rate_of
 from warmstart.models.likelihoods import squared
 
@@ -47,14 +47,14 @@ def with_entries(state):
     key = torch.tensor([3, 6, 4, EMPTY, 5, 8])
     used = torch.tensor([1.0, 5.0, 4.0, -1.0, 3.0, 2.0])
     later = state.opt._replace(done=torch.tensor(8.0))
-    return state._replace(opt=later, memory=Memory(key, torch.rand(6, 3), used))
+    return state._replace(opt=later, memory=filled_memory(key, torch.rand(6, 3), used))
 
 
 def test_rates_and_their_gradients_are_those_of_a_loop_over_neighbours():
     model, learner, state, tasks = setting()
     state = with_entries(state)
     memory = state.memory
-    entry = memory.entry.clone().requires_grad_()
+    entry = memory.entry[:, :-1].clone().requires_grad_()
     vector, value = entry[:, :-1], entry[:, -1]
     params = {name: leaf.clone().requires_grad_() for name, leaf in model.params.items()}
     weights = {name: leaf.clone().requires_grad_() for name, leaf in state.theta["rates"].items()}
@@ -62,7 +62,7 @@ def test_rates_and_their_gradients_are_those_of_a_loop_over_neighbours():
     total, touched = torch.zeros(()), torch.zeros(6)
     for i, key in enumerate(tasks.key.tolist()):
         others = [j for j, other in enumerate(memory.key.tolist()) if other not in (EMPTY, key)]
-        near = sorted(others, key=lambda j: float((memory.entry[j, :-1] - h[i]).detach().norm()))[:2]
+        near = sorted(others, key=lambda j: float((vector[j] - h[i]).detach().norm()))[:2]
         touched[near] += 1
         s = [torch.exp(-0.8 * ((h[i] - vector[j]) ** 2).sum()) for j in near]
         rate = rate_of(weights, h[i], 0.5) + sum(a * value[j] for a, j in zip(s, near, strict=True)) / (sum(s) + 0.3)
@@ -75,26 +75,27 @@ def test_rates_and_their_gradients_are_those_of_a_loop_over_neighbours():
     parts = [*params.values(), *weights.values(), entry]
     wanted = torch.autograd.grad(total, parts)
     delta, info = learner.meta_grad(state, tasks, ())
-    torch.testing.assert_close([*leaves(delta.grad), delta.entry], list(wanted))
-    torch.testing.assert_close(delta.touched, touched)
+    moved = dense(delta.near)
+    torch.testing.assert_close([*leaves(delta.grad), moved[:, :-1]], list(wanted))
+    torch.testing.assert_close(moved[:, -1], touched)
     torch.testing.assert_close(info.loss, total.detach())
 
     new = learner.update(state, delta, torch.tensor(3.0))
     kept = [i for i in range(6) if memory.key[i] == new.memory.key[i] and memory.key[i] != 6]
     assert len(kept) >= 2
-    torch.testing.assert_close(new.memory.entry[kept], (memory.entry - 0.7 * delta.entry / 3)[kept])
+    torch.testing.assert_close(new.memory.entry[kept, :-1], (memory.entry - 0.7 * moved / 3)[kept, :-1])
 
 
 def test_users_are_written_over_their_own_entry_then_where_it_is_free_then_over_the_oldest():
     model, learner, state, tasks = setting()
     state = with_entries(state)
     delta, _ = learner.meta_grad(state, tasks, ())
-    delta = delta._replace(touched=torch.zeros(6))  # as if nobody had been a neighbour
+    delta = delta._replace(near=scale(delta.near, 0.0))  # as if nobody had been a neighbour
     new = learner.update(state, delta, torch.tensor(3.0)).memory
     assert new.key.tolist() == [3, 6, 4, 1, 5, 11]  # 6 over itself, 1 where it is free, 11 over the older of its set
     h = model.describe(model.params, tasks.descriptor)
-    torch.testing.assert_close(new.entry[[1, 3, 5], :-1], h)
-    torch.testing.assert_close(new.entry[[1, 3, 5], -1], rate_of(state.theta["rates"], h, 0.5))
+    torch.testing.assert_close(new.entry[[1, 3, 5], :-2], h)
+    torch.testing.assert_close(new.entry[[1, 3, 5], -2], rate_of(state.theta["rates"], h, 0.5))
     assert new.used.tolist() == [1.0, 9.0, 4.0, 9.0, 3.0, 9.0]
 
 
@@ -119,7 +120,7 @@ def test_while_it_warms_up_all_users_have_one_rate_and_are_remembered_with_it():
     _, learner, state, tasks = setting(cfg)
     assert float(learner.start(state, tasks.descriptor[0]).rate) == pytest.approx(0.04)
     state = meta_update(learner)(state, Feed(tasks))[0]
-    assert state.memory.entry[state.memory.key != EMPTY, -1].tolist() == pytest.approx([0.04] * 3)
+    assert state.memory.entry[state.memory.key != EMPTY, -2].tolist() == pytest.approx([0.04] * 3)
     for _ in range(2):
         state = meta_update(learner)(state, Feed(tasks))[0]
     rates = [float(learner.start(state, user).rate) for user in tasks.descriptor]

@@ -27,7 +27,7 @@ from warmstart.engine.meta import Feed, meta_update
 from warmstart.engine.noise import generator
 from warmstart.engine.stage import PLAIN, TRACED
 from warmstart.learners import at_paml, melu, paml, reg_paml
-from warmstart.maths.memory import Memory
+from warmstart.maths.memory import Memory, filled_memory
 from warmstart.models.likelihoods import squared
 from warmstart.models.mlp import seeded
 from warmstart.models.preference import FAST, PreferenceNet
@@ -112,9 +112,10 @@ def run(
 def filled(memory: Memory, users: int) -> Memory:
     """As if so many users had been seen."""
     draw = torch.Generator(memory.entry.device).manual_seed(0)
-    entry = torch.randn(memory.entry.shape, generator=draw, device=memory.entry.device)
+    size, width = memory.entry.shape
+    entry = torch.randn(size, width - 1, generator=draw, device=memory.entry.device)
     place = torch.arange(len(memory.key), device=memory.key.device)
-    return Memory(torch.where(place < users, place, -1), entry, torch.zeros_like(memory.used))
+    return filled_memory(torch.where(place < users, place, -1), entry, torch.zeros_like(memory.used))
 
 
 def share(device: torch.device, plan: Plan, progress: Report) -> list[Row]:

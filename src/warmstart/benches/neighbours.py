@@ -16,7 +16,7 @@ from warmstart.core import InputError, check_names
 from warmstart.engine.device import choose_device
 from warmstart.engine.loop import Report, silent
 from warmstart.engine.noise import generator
-from warmstart.maths.memory import EMPTY, SEARCHES, Memory, check_search, kernel_mean, nearest
+from warmstart.maths.memory import EMPTY, SEARCHES, Memory, check_search, entries, filled_memory, kernel_mean, nearest
 from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.page import Section
 
@@ -35,7 +35,8 @@ def make_memory(size: int, device: torch.device) -> tuple[Memory, torch.Tensor]:
     vector = torch.cat(parts, 1) + 0.02 * torch.randn(count, sum(WIDTHS), generator=draw)
     rate = torch.sigmoid(vector[:, :3].sum(1, keepdim=True))
     entry = torch.cat([vector, rate], 1).to(device)
-    return Memory(torch.arange(size, device=device), entry[:size], torch.zeros(size, device=device)), entry[size:, :-1]
+    place = torch.arange(size, device=device)
+    return filled_memory(place, entry[:size], torch.zeros(size, device=device)), entry[size:, :-1]
 
 
 def run(
@@ -60,9 +61,9 @@ def run(
 def measure(size: int, device: torch.device, plan: Plan, progress: Report, searches: Sequence[str]) -> list[Row]:
     memory, query = make_memory(size, device)
     nobody = torch.full((QUERIES,), EMPTY, device=device)
-    distance = torch.cdist(query.double(), memory.entry[:, :-1].double())
+    distance = torch.cdist(query.double(), memory.entry[:, :-2].double())
     true = distance.topk(NEIGHBOURS, largest=False).indices
-    exact = kernel_mean(query, memory.entry[true], torch.ones(true.shape, device=device), SHARPNESS, FLOOR)
+    exact = kernel_mean(query, *entries(memory, true), torch.ones(true.shape, device=device), SHARPNESS, FLOOR)
     found, contenders = [], []
     for how in searches:
         try:
@@ -72,7 +73,7 @@ def measure(size: int, device: torch.device, plan: Plan, progress: Report, searc
             continue
         place, real = nearest(memory, query, nobody, NEIGHBOURS, how)
         hit = (place[:, :NEIGHBOURS, None] == true[:, None]).any(-1).double().mean(-1)
-        rate = kernel_mean(query, memory.entry[place], real, SHARPNESS, FLOOR)
+        rate = kernel_mean(query, *entries(memory, place), real, SHARPNESS, FLOOR)
         found.append(make_row(how, {"entries": size}, RECALL, {0: hit.cpu()}))
         found.append(make_row(how, {"entries": size}, ERROR, {0: (rate - exact).abs().cpu()}))
 

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -14,6 +14,14 @@ from torch import Tensor
 Tree: TypeAlias = Any
 Params: TypeAlias = dict[str, Tensor]
 Structure: TypeAlias = Any  # hashable: None for a leaf, else (type, dict keys or None, children)
+
+
+class Rows(NamedTuple):
+    """A table most of whose rows are zero: the sum of `row` at `place`, where a place may come more than once."""
+
+    place: Tensor  # [n]
+    row: Tensor  # [n, *d]
+    table: Tensor  # [m, 0] tells how many rows the table has
 
 
 def flatten(tree: Tree) -> tuple[list[Any], Structure]:
@@ -88,11 +96,48 @@ def fill(tree: Tree, named: dict[str, Tensor]) -> Tree:
 
 
 def add(a: Tree, b: Tree) -> Tree:
-    return tree_map(torch.add, a, b)
+    """Of `Rows`, those of both."""
+    return _linear(
+        torch.add, lambda x, y: Rows(torch.cat([x.place, y.place]), torch.cat([x.row, y.row]), x.table), a, b
+    )
 
 
 def scale(tree: Tree, factor: float | Tensor) -> Tree:
-    return tree_map(lambda leaf: leaf * factor, tree)
+    return _linear(lambda leaf: leaf * factor, lambda rows: rows._replace(row=rows.row * factor), tree)
+
+
+def dense(tree: Tree) -> Tree:
+    """`Rows` as the tables they stand for.
+
+    >>> dense(Rows(torch.tensor([2, 0, 2]), torch.ones(3, 1), torch.empty(4, 0))).flatten()
+    tensor([1., 0., 2., 0.])
+    """
+
+    def table(rows: Rows) -> Tensor:
+        return rows.row.new_zeros(len(rows.table), *rows.row.shape[1:]).index_add(0, rows.place, rows.row)
+
+    return _linear(lambda leaf: leaf, table, tree)
+
+
+def sparse(tables: Tree, like: Tree) -> Tree:
+    """The inverse of `dense`, with every row of a table once; `like` has the structure."""
+
+    def rows(kind: Rows, table: Tensor) -> Rows:
+        return Rows(torch.arange(len(table), device=table.device), table, kind.table)
+
+    return _linear(lambda _, leaf: leaf, rows, like, tables)
+
+
+def _linear(leaf: Callable[..., Any], rows: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
+    """`tree_map` with another function for `Rows`."""
+    if isinstance(tree, Rows):
+        return rows(tree, *rest)
+    if isinstance(tree, dict):
+        return {name: _linear(leaf, rows, child, *(other[name] for other in rest)) for name, child in tree.items()}
+    if isinstance(tree, (tuple, list)):
+        parts = [_linear(leaf, rows, *children) for children in zip(tree, *rest, strict=True)]
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return leaf(tree, *rest)
 
 
 def zeros_like(tree: Tree) -> Tree:

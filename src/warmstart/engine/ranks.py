@@ -7,7 +7,7 @@ import os
 import torch
 import torch.distributed as dist
 
-from warmstart.core.trees import Tree, flatten, unflatten
+from warmstart.core.trees import Tree, dense, flatten, sparse, unflatten
 
 
 def join_ranks() -> tuple[int, int]:
@@ -28,11 +28,12 @@ def wait_for_ranks() -> None:
 
 
 def sum_over_ranks(tree: Tree) -> Tree:
-    """Every leaf summed over the processes, as one message; alone, the tree itself."""
+    """Every leaf summed over the processes, as one message; alone, the tree itself. `Rows` travel as whole tables."""
     if not (dist.is_available() and dist.is_initialized()):
         return tree
-    parts, structure = flatten(tree)
+    parts, structure = flatten(dense(tree))
     message = torch.cat([part.reshape(-1) for part in parts])
     dist.all_reduce(message)
     pieces = torch.split_with_sizes(message, [part.numel() for part in parts])
-    return unflatten([p.reshape(part.shape).to(part.dtype) for p, part in zip(pieces, parts, strict=True)], structure)
+    summed = [piece.reshape(part.shape).to(part.dtype) for piece, part in zip(pieces, parts, strict=True)]
+    return sparse(unflatten(summed, structure), tree)

@@ -14,14 +14,25 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad_and_value
 
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Task, Tree
+from warmstart.core.trees import Rows, dense
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.maths.descent import finish
-from warmstart.maths.memory import EMPTY, Memory, Near, check_search, empty_memory, kernel_mean, nearest, remember
+from warmstart.maths.memory import (
+    EMPTY,
+    Entries,
+    Memory,
+    Moved,
+    check_search,
+    empty_memory,
+    entries,
+    kernel_mean,
+    nearest,
+    remember,
+)
 from warmstart.maths.optim import AdamState
 from warmstart.maths.outer import Delta as OuterDelta
 from warmstart.maths.outer import State as OuterState
@@ -68,20 +79,10 @@ class State(NamedTuple):
     memory: Memory
 
 
-class Inbox(NamedTuple):
-    """Sums over the users whose key has the same remainder; of two different ones none is written down this time."""
-
-    number: Tensor  # [sets]
-    quotient: Tensor  # [sets]
-    square: Tensor  # [sets] of the quotient
-    entry: Tensor  # [sets, d + 1]
-
-
 class Delta(NamedTuple):
     grad: Tree  # summed over tasks, shaped like theta
-    entry: Tensor  # [m, d + 1] gradient of the entries
-    touched: Tensor  # [m] how often an entry was a neighbour
-    inbox: Inbox
+    near: Rows  # [m, d + 2] gradient of the entries, and how often one was a neighbour
+    inbox: Rows  # [sets, 3 + d + 1] users by the remainder of their key: number, quotient, its square, entry
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
@@ -100,10 +101,10 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         first = out.init({"params": params, "rates": rates})
         return State(*first, empty_memory(cfg.memory, model.width, like))
 
-    def rate(theta: Tree, h: Tensor, near: Tensor, real: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
+    def rate(theta: Tree, h: Tensor, near: Entries, real: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
         """The rate, and the part of it that is the user's own."""
         own, warm = rate_of(theta["rates"], h, cfg.rate), done < cfg.warm_up
-        whole = own + kernel_mean(h, near, real, cfg.sharpness, cfg.floor)
+        whole = own + kernel_mean(h, *near, real, cfg.sharpness, cfg.floor)
         return torch.where(warm, cfg.warm_rate, whole), torch.where(warm, cfg.warm_rate, own)
 
     def start(state: State, descriptor: Tree) -> Inner:
@@ -111,7 +112,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         h, memory = model.describe(state.theta["params"], descriptor), state.memory
         nobody = torch.full(h.shape[:-1], EMPTY, dtype=torch.long, device=h.device)
         place, real = nearest(memory, h, nobody, cfg.neighbours, cfg.search)
-        found, _ = rate(state.theta, h, F.embedding(place, memory.entry), real, state.opt.done)
+        found, _ = rate(state.theta, h, entries(memory, place), real, state.opt.done)
         return Inner(model.split(state.theta["params"])[0], found)
 
     def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
@@ -120,10 +121,10 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     def predict(state: State, adapted: Params, x: Tree, noise: Tree) -> Any:
         return inner_loop.predict(state.theta["params"], adapted, x)
 
-    def total(known: tuple[Tree, Tensor], near: Near, done: Tensor, tasks: Task) -> tuple[Tensor, Any]:
-        theta, entry = known
+    def total(known: tuple[Tree, Entries], real: Tensor, done: Tensor, tasks: Task) -> tuple[Tensor, Any]:
+        theta, near = known
         h = model.describe(theta["params"], tasks.descriptor)
-        rates, own = rate(theta, h, F.embedding(near.place, entry), near.real, done)
+        rates, own = rate(theta, h, near, real, done)
         loss, _ = inner_loop.episodes(theta["params"], rates, tasks)
         return loss.sum(), (rates, rates if cfg.compound else own, h)
 
@@ -131,18 +132,16 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         h = model.describe(theta["params"], tasks.descriptor)
         near = nearest(memory, h, tasks.key, cfg.neighbours, cfg.search)
         differentiated = grad_and_value(total, has_aux=True)
-        (grads, entry), (loss, (rates, kept, h)) = differentiated((theta, memory.entry), near, done, tasks)
-        touched = torch.zeros_like(memory.used).index_add(0, near.place.reshape(-1), near.real.reshape(-1))
-        box = posted(tasks.key, torch.cat([h, kept.unsqueeze(-1)], -1))
-        return Delta(grads, entry, touched, box), Info(loss, rates.sum())
+        known = theta, entries(memory, near.place)
+        (grads, (vector, value)), (loss, (rates, kept, h)) = differentiated(known, near.real, done, tasks)
+        row = torch.cat([vector, value.unsqueeze(-1), near.real.unsqueeze(-1)], -1)
+        used = Rows(near.place.flatten(), row.flatten(0, -2), h.new_empty(cfg.memory, 0))
+        return Delta(grads, used, posted(tasks.key, h, kept)), Info(loss, rates.sum())
 
-    def posted(key: Tensor, entry: Tensor) -> Inbox:
-        slot, quotient = key % sets, torch.div(key, sets, rounding_mode="floor").to(entry.dtype)
-
-        def add_up(part: Tensor) -> Tensor:
-            return part.new_zeros(sets, *part.shape[1:]).index_add(0, slot, part)
-
-        return Inbox(*map(add_up, (torch.ones_like(quotient), quotient, quotient**2, entry)))
+    def posted(key: Tensor, h: Tensor, kept: Tensor) -> Rows:
+        quotient = torch.div(key, sets, rounding_mode="floor").to(h.dtype)
+        numbers = torch.stack([torch.ones_like(quotient), quotient, quotient**2], -1)
+        return Rows(key % sets, torch.cat([numbers, h, kept.unsqueeze(-1)], -1), h.new_empty(sets, 0))
 
     judged = stage.run(gradients)
 
@@ -152,20 +151,18 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
 
     def update(state: State, delta: Delta, count: Tensor) -> State:
         new = out.update(OuterState(state.theta, state.opt), OuterDelta(delta.grad), count)
-        memory, now = state.memory, new.opt.done
-        trained = memory._replace(
-            entry=torch.addcmul(memory.entry, delta.entry, -cfg.memory_lr / count),
-            used=torch.where(delta.touched > 0, now, memory.used),
-        )
-        return State(*new, remember(trained, *arrived(delta.inbox), now))
+        place, row, _ = delta.near
+        trained = Moved(place, row * (-cfg.memory_lr / count), row[:, -1] > 0)
+        return State(*new, remember(state.memory, sets, *arrived(delta.inbox), new.opt.done, trained))
 
-    def arrived(box: Inbox) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and entries, and which of them stand for one user alone."""
-        n = torch.where(box.number > 0, box.number, 1.0)
-        mean = box.quotient / n
-        alone = (box.number > 0) & (box.square / n - mean**2 < 0.1)
-        key = mean.round().long() * sets + torch.arange(sets, device=n.device)
-        return key, box.entry / n.unsqueeze(-1), alone
+    def arrived(box: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """Keys and entries, and which of them stand for one user: of two different ones of a set none is written."""
+        total = dense(box).index_select(0, box.place)
+        number = total[:, 0]
+        mean = total / torch.where(number > 0, number, 1.0).unsqueeze(-1)
+        quotient, square = mean[:, 1], mean[:, 2]
+        alone = (number > 0) & (square - quotient**2 < 0.1)
+        return quotient.round().long() * sets + box.place, mean[:, 3:], alone
 
     return Learner(
         init, start, step, finish, predict, meta_grad, update, steps=cfg.inner_steps, capturable=cfg.search == "exact"

@@ -6,11 +6,11 @@ One interface over three searches: `exact`, a product of matrices, which is the 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from scipy.spatial import cKDTree
 from torch import Tensor
 
@@ -18,13 +18,22 @@ from warmstart.core import InputError
 
 SEARCHES = ("exact", "tree", "faiss")
 EMPTY = -1
+FAR = 1e30  # |vector|^2 where there is none: more than any, and finite, as all that is saved must be
 BLOCK = 16
 
 
 class Memory(NamedTuple):
     key: Tensor  # [m] whose entry it is; EMPTY where there is none
-    entry: Tensor  # [m, d + 1] a vector, and what is remembered with it
+    entry: Tensor  # [m, d + 2] a vector, what is remembered with it, and |vector|^2, FAR where there is none
     used: Tensor  # [m] when it was last of use
+
+
+class Moved(NamedTuple):
+    """Entries that are trained, where a place may come more than once."""
+
+    place: Tensor  # [n]
+    by: Tensor  # [n, d + 2], of which the last column does not count
+    real: Tensor  # [n] whether that was a use of it
 
 
 class Near(NamedTuple):
@@ -34,9 +43,20 @@ class Near(NamedTuple):
     real: Tensor  # [*t, k] 1 where there is one
 
 
+class Entries(NamedTuple):
+    vector: Tensor  # [*t, k, d]
+    value: Tensor  # [*t, k] what is remembered with it
+
+
 def empty_memory(size: int, width: int, like: Tensor) -> Memory:
     key = torch.full((size,), EMPTY, dtype=torch.long, device=like.device)
-    return Memory(key, like.new_zeros(size, width + 1), like.new_full((size,), -1.0))
+    return filled_memory(key, like.new_zeros(size, width + 1), like.new_full((size,), -1.0))
+
+
+def filled_memory(key: Tensor, entry: Tensor, used: Tensor) -> Memory:
+    """Of entries [m, d + 1]: a vector, and what is remembered with it."""
+    square = torch.where(key == EMPTY, FAR, _square(entry[:, :-1]))
+    return Memory(key, torch.cat([entry, square.unsqueeze(1)], 1), used)
 
 
 def check_search(how: str) -> None:
@@ -50,33 +70,33 @@ def nearest(memory: Memory, query: Tensor, own: Tensor, k: int, how: str = "exac
     """The k entries nearest to each query [*t, d] whose key is not `own` [*t]."""
     # one more, in case its own is among them
     count = min(k + 1, len(memory.key))
-    find = _exact if how == "exact" else partial(_host, how)
-    place = find(query, memory.entry[:, :-1], memory.key, count)
-    key = memory.key[place]
+    place = _exact(query, memory.entry, count) if how == "exact" else _host(query, memory, count, how)
+    key = memory.key.index_select(0, place.flatten()).reshape(place.shape)
     real = (key != EMPTY) & (key != own.unsqueeze(-1))
     kept = real & (real.long().cumsum(-1) <= k)
     return Near(place, kept.to(query.dtype))
 
 
-def _exact(query: Tensor, vector: Tensor, key: Tensor, count: int) -> Tensor:
-    """By |v|^2 - 2 q.v, in which the same for every entry, |q|^2, is left out.
+def _exact(query: Tensor, entry: Tensor, count: int) -> Tensor:
+    """By |v|^2 - 2 q.v, one product of matrices, in which the same for every entry, |q|^2, is left out.
 
     The nearest are in the blocks whose own nearest are nearest, so most entries are looked at once.
     """
-    far = torch.where(key == EMPTY, torch.inf, torch.einsum("md,md->m", vector, vector))
-    distance = (-2 * query) @ vector.mT + far
-    blocks = len(key) // BLOCK
-    if blocks * BLOCK != len(key) or blocks < 4 * count:
-        return torch.topk(distance, count, largest=False).indices
-    nearest_of = distance.reshape(*distance.shape[:-1], BLOCK, blocks).amin(-2)
+    one = query.new_ones(*query.shape[:-1], 1)
+    asked = torch.cat([-2 * query, 0 * one, one], -1)
+    distance = entry @ asked.movedim(-1, 0)  # [m, *t], at which a CPU is faster
+    blocks = len(entry) // BLOCK
+    if blocks * BLOCK != len(entry) or blocks < 4 * count:
+        return torch.topk(distance, count, 0, largest=False).indices.movedim(0, -1)
+    nearest_of = distance.reshape(BLOCK, blocks, *distance.shape[1:]).amin(0).movedim(0, -1)
     block = torch.topk(nearest_of, count, largest=False, sorted=False).indices
-    place = (block.unsqueeze(-1) + blocks * torch.arange(BLOCK, device=key.device)).flatten(-2)
-    found = torch.topk(distance.gather(-1, place), count, largest=False).indices
+    place = (block.unsqueeze(-1) + blocks * torch.arange(BLOCK, device=entry.device)).flatten(-2)
+    found = torch.topk(distance.movedim(0, -1).gather(-1, place), count, largest=False).indices
     return place.gather(-1, found)
 
 
-def _host(how: str, query: Tensor, vector: Tensor, key: Tensor, count: int) -> Tensor:
-    found: Tensor = _searched(query.detach(), vector.detach(), key, count, how)
+def _host(query: Tensor, memory: Memory, count: int, how: str) -> Tensor:
+    found: Tensor = _searched(query.detach(), memory.entry[:, :-2].detach(), memory.key, count, how)
     return found
 
 
@@ -124,25 +144,89 @@ def _faiss() -> Any:
     return faiss
 
 
-def kernel_mean(query: Tensor, entry: Tensor, real: Tensor, sharpness: float, floor: float) -> Tensor:
+def entries(memory: Memory, place: Tensor) -> Entries:
+    found = F.embedding(place, memory.entry)
+    return Entries(found[..., :-2], found[..., -2])
+
+
+def kernel_mean(query: Tensor, vector: Tensor, value: Tensor, real: Tensor, sharpness: float, floor: float) -> Tensor:
     """sum_k s_k value_k / (sum_k s_k + floor), s_k = exp(-sharpness |query - vector_k|^2).
 
-    [*t] of queries [*t, d] and entries [*t, k, d + 1].
+    [*t] of queries [*t, d], vectors [*t, k, d] and values [*t, k], of which those count that are real.
     """
-    s = torch.exp(-sharpness * ((query.unsqueeze(-2) - entry[..., :-1]) ** 2).sum(-1)) * real
-    return (s * entry[..., -1]).sum(-1) / (s.sum(-1) + floor)
+    found: Tensor = _KernelMean.apply(query, vector, value, real, sharpness, floor)[0]  # type: ignore[no-untyped-call]
+    return found
 
 
-def remember(memory: Memory, key: Tensor, entry: Tensor, real: Tensor, now: Tensor) -> Memory:
-    """At most one entry written to each of [s] sets of neighbouring places: over the one of the same key, else over
-    the one that was least recently used; where not `real`, none."""
-    sets = len(key)
-    same = memory.key.view(sets, -1) == key.unsqueeze(1)
-    way = torch.where(same, -torch.inf, memory.used.view(sets, -1)).argmin(1)
-    place = torch.arange(sets, device=key.device) * (len(memory.key) // sets) + way
+class _KernelMean(torch.autograd.Function):
+    """With a derivative of half the operations that are recorded without it:
+
+    d mean / d value_k = a_k = s_k / (sum_j s_j + floor),   d mean / d s_k = (value_k - mean) / (sum_j s_j + floor),
+    d s_k / d vector_k = 2 sharpness s_k (query - vector_k) = -d s_k / d query
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(query: Tensor, vector: Tensor, value: Tensor, real: Tensor, sharpness: float, floor: float) -> Any:
+        apart = query.unsqueeze(-2) - vector
+        s = torch.exp(-sharpness * (apart**2).sum(-1)) * real
+        share = s / (s.sum(-1, keepdim=True) + floor)
+        return (share * value).sum(-1), apart, share
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        mean, apart, share = output
+        ctx.save_for_backward(mean, apart, share, inputs[2])
+        ctx.mark_non_differentiable(apart, share)
+        ctx.sharpness = inputs[4]
+
+    @staticmethod
+    def backward(ctx: Any, slope: Tensor, *others: Any) -> Any:
+        mean, apart, share, value = ctx.saved_tensors
+        by_value = slope.unsqueeze(-1) * share
+        by_vector = ((2 * ctx.sharpness) * by_value * (value - mean.unsqueeze(-1))).unsqueeze(-1) * apart
+        return -by_vector.sum(-2), by_vector, by_value, None, None, None
+
+
+def remember(
+    memory: Memory, sets: int, key: Tensor, entry: Tensor, real: Tensor, now: Tensor, moved: Moved | None = None
+) -> Memory:
+    """Entries [n, d + 1] written down where `real`, each in the set of places that is the remainder of its key: over
+    the one of the same key, else over the one that was least recently used. Two of one set must be the same. Before
+    that, entries are moved."""
+    if moved is not None:
+        seen = torch.where(moved.real, now, -torch.inf)
+        memory = memory._replace(used=memory.used.scatter_reduce(0, moved.place, seen, "amax"))
+    group = key % sets
+    same = memory.key.view(sets, -1)[group] == key.unsqueeze(1)
+    way = torch.where(same, -torch.inf, memory.used.view(sets, -1)[group]).argmin(1)
+    place = group * (len(memory.key) // sets) + way
 
     def put(old: Tensor, new: Tensor) -> Tensor:
-        chosen = real.reshape(-1, *(1 for _ in old.shape[1:]))
-        return old.index_copy(0, place, torch.where(chosen, new.to(old.dtype), old[place]))
+        return old.index_copy(0, place, torch.where(real, new, old[place]))
 
-    return Memory(put(memory.key, key), put(memory.entry, entry), put(memory.used, now.expand(sets)))
+    where, by = moved[:2] if moved else (place[:0], memory.entry[:0])
+    entries = _rewritten(memory.entry, where, by, place, entry, real)
+    return Memory(put(memory.key, key), entries, put(memory.used, now.expand(len(key))))
+
+
+@torch.library.custom_op("warmstart::rewritten", mutates_args=())
+def _rewritten(table: Tensor, where: Tensor, by: Tensor, place: Tensor, row: Tensor, real: Tensor) -> Tensor:
+    """Rows moved, then rows put: an operation, so that the table is copied once, which is most of the cost."""
+    new = table.clone().index_add_(0, where, by)
+    put = torch.cat([row, torch.zeros_like(row[:, :1])], 1)
+    new.index_copy_(0, place, torch.where(real.unsqueeze(-1), put, new.index_select(0, place)))
+    changed = torch.cat([where, place])
+    rows = new.index_select(0, changed)
+    new[:, -1].index_copy_(0, changed, torch.where(rows[:, -1] < FAR, _square(rows[:, :-2]), FAR))
+    return new
+
+
+@_rewritten.register_fake
+def _(table: Tensor, where: Tensor, by: Tensor, place: Tensor, row: Tensor, real: Tensor) -> Tensor:
+    return torch.empty_like(table)
+
+
+def _square(vector: Tensor) -> Tensor:
+    return (vector**2).sum(-1)
