@@ -9,7 +9,7 @@ import torch
 
 from warmstart.core import InputError, Prediction
 from warmstart.studies import cold_learners, cold_ratings
-from warmstart.studies.cold_ratings import ALL, COVERED, MINOR, MSE, PAIRED, STACK, Entry, Preset, judge
+from warmstart.studies.cold_ratings import ALL, COVERED, MINOR, MSE, OWN, PAIRED, STACK, Entry, Preset, judge
 from warmstart.tasks.cold_start import PAPER, SIZES, split_users
 from warmstart.training.preferences import Schedule
 
@@ -121,6 +121,23 @@ def test_scores_are_per_user_and_by_hand(simulated_ratings):
     assert float(scores[f"{MSE}, 5"][2]) == pytest.approx(((own - 3) ** 2).mean())
     assert float(scores[f"MAE, {ALL}"][2]) == pytest.approx(np.abs(own - 3).mean())
     assert f"{COVERED}, 5" not in scores
+
+
+def test_validation_users_put_intervals_right_by_the_number_of_ratings_shown(simulated_ratings):
+    """A method that takes itself for too unsure at first and for too sure later."""
+    parts = split_users(simulated_ratings(users=1500), PAPER)
+
+    def predict(users):
+        shown = np.bincount(users.shown.user, minlength=len(users.shown.users))[users.asked.user]
+        mean = torch.full((len(users.asked.value),), float(parts.train.asked.value.mean()))
+        return Prediction(mean, torch.from_numpy(np.where(shown < 2, 9.0, 0.04)))
+
+    scores = judge(predict, parts.test, parts.validation)
+    means = {name: {size: float(scores[f"{name}, {size}"].nanmean()) for size in (0, 5, 20)} for name in (COVERED, OWN)}
+    assert means[OWN][0] > 0.99 and means[OWN][5] < 0.5
+    assert all(0.8 < share < 0.97 for share in means[COVERED].values())
+    everybody = judge(predict, parts.validation, parts.validation)
+    assert float(everybody[f"{COVERED}, 5"].nanmean()) >= 0.9
 
 
 def test_unknown_methods_and_missing_data_are_said(tmp_path):

@@ -74,6 +74,10 @@ def calibrate(predict: Predictor, users: Users, sizes: Sequence[int] = CALIBRATE
     """Conformal scores of validation users; of clicks, how chances are put right by them."""
     if users.asked.kind == "binary":
         return fit_chances(predict, users, sizes)
+    return conformal(predict, users, sizes)
+
+
+def conformal(predict: Predictor, users: Users, sizes: Sequence[int] = CALIBRATED) -> Calibration:
     batch = to_batch(users.asked)
     scores = []
     for size in sizes:

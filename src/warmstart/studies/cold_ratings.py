@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 import pandas as pd
 import torch
 from torch import Tensor
@@ -23,6 +24,8 @@ from warmstart.engine.device import choose_device
 from warmstart.engine.files import read_tensors, write_tensors
 from warmstart.engine.loop import Report, silent
 from warmstart.estimators import preference_rivals, stacking
+from warmstart.estimators.judging import interval
+from warmstart.estimators.preference_judging import conformal
 from warmstart.learners import preference_bayes
 from warmstart.maths.trees import booster
 from warmstart.metrics.errors import absolute_error, squared_error
@@ -57,8 +60,9 @@ from warmstart.training.search import search
 Predictor: TypeAlias = Callable[[Users], Prediction]
 Scores: TypeAlias = dict[str, Tensor]  # "metric, support" -> one number per test user
 MSE, MAE, COVERED, MINOR = "MSE", "MAE", "coverage", "coverage, minor users"
+OWN = "coverage, own"  # of intervals by a method's own variance, which validation users have not put right
 NDCG = {"nDCG@3": 3, "nDCG@5": 5}
-METRICS = (MSE, MAE, *NDCG, COVERED)
+METRICS = (MSE, MAE, *NDCG, COVERED, OWN)
 BIAS, STACK = "bias", "stack of baselines"
 GAP, STUDENT, WELCH = "minor minus major MSE", "p, Student", "p, Welch"
 PAIRED = f"{MSE} minus {BIAS}"
@@ -205,7 +209,7 @@ def run_method(name: str, split: Split, report: Report) -> Scores:
         scores = judge(fit_stack(STACKS[name], split, everything(split.parts.train), report), split.parts.test)
     else:
         found = fitted(name, settled(name, split, report), split)
-        scores = judge(_predictor(found), split.parts.test)
+        scores = judge(_predictor(found), split.parts.test, split.parts.validation)
         if isinstance(found, Fitted):
             embedding, rate = found.about(split.parts.test)
             told = {cold_learners.EMBEDDING: embedding, cold_learners.RATE: rate}
@@ -272,9 +276,10 @@ def at_sizes(users: Users) -> dict[int | str, Users]:
     return {size: first(users, size) for size in SIZES} | {ALL: users}
 
 
-def judge(predict: Predictor, users: Users) -> Scores:
-    """Every metric at every size, one number per user, NaN where there is nothing to judge."""
-    batch = to_batch(users.asked)
+def judge(predict: Predictor, users: Users, validation: Users | None = None) -> Scores:
+    """Every metric at every size, one number per user, NaN where there is nothing to judge; intervals as they are
+    served, calibrated on validation users who had shown as many ratings."""
+    batch, calibration = to_batch(users.asked), None
     scores: Scores = {SINGLE: (batch.mask.sum(-1) == 1).double()}
     for size, shown in at_sizes(users).items():
         said = predict(shown)
@@ -284,8 +289,12 @@ def judge(predict: Predictor, users: Users) -> Scores:
         for name, k in NDCG.items():
             scores[f"{name}, {size}"] = ndcg(mean, batch, k)
         if isinstance(said.variance, Tensor):
-            low, high = gaussian(mean, to_stack(users.asked, said.variance.double()).clamp(min=1e-9), LEVEL)
-            scores[f"{COVERED}, {size}"] = coverage(low, high, batch)
+            whole = Prediction(mean, to_stack(users.asked, said.variance.double()).clamp(min=1e-9))
+            scores[f"{OWN}, {size}"] = coverage(*gaussian(*whole[:2], LEVEL), batch)
+            if validation is not None:
+                calibration = calibration or conformal(predict, validation)
+                count = torch.from_numpy(np.bincount(shown.shown.user, minlength=len(mean)))
+                scores[f"{COVERED}, {size}"] = coverage(*interval(calibration, whole, count, LEVEL), batch)
     return scores
 
 
