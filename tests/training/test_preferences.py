@@ -1,13 +1,16 @@
 """Learners on ratings: tasks hold what users showed, nothing of new users is fitted, and training beats its start."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
-from warmstart.baselines import rating_means
+from warmstart.baselines import rating_als, rating_means
 from warmstart.learners import at_paml, melu, paml, pretrain
 from warmstart.metrics.errors import squared_error
 from warmstart.models.likelihoods import binary
+from warmstart.models.preference import SLOW
 from warmstart.tasks.cold_start import PAPER, everything, first, split_users
 from warmstart.tasks.ratings import places, to_batch, to_stack
 from warmstart.training.preferences import (
@@ -53,6 +56,26 @@ def test_tasks_hold_the_events_of_their_users(parts):
         assert int(tasks.support.x["categorical"][at][1]) == vocabulary.values.index(kind) + 2
     padded = tasks.query.mask == 0
     assert float(tasks.query.y[padded].abs().sum()) == 0
+
+
+def test_factors_of_items_start_at_those_of_a_factorisation_and_serve_who_fine_tunes(parts):
+    """Training on the rows of all users tells one taste of all, and nothing of what tells users apart."""
+    train, found = everything(parts.train), {}
+    cfg = pretrain.Config(inner_lr=0.05, test_steps=5, shrink=8.0, outer_lr=1e-9)  # where it starts
+    for factorised in (False, True):
+        network = replace(NET, factorised=factorised)
+        found[factorised] = fit(
+            pretrain.build, train, cfg, 0, parts.validation, "cpu", network, replace(SHORT, epochs=3)
+        )
+    weight = found[True].state.theta["encoder.item.weight"]
+    wanted = rating_als.factorise(train, rating_als.Config(factors=4), 0).item
+    tables = fit_tables(train, NET)
+    for place, name in enumerate(train.items.index):
+        if str(name) in tables.item.values:
+            row = SLOW * weight[tables.item.values.index(str(name)) + 2, :-1]
+            torch.testing.assert_close(row.double(), torch.from_numpy(wanted[place]), rtol=1e-4, atol=1e-5)
+    assert float(weight[:2, :-1].abs().sum()) == 0
+    assert error(found[True].predict, parts.test) < error(found[False].predict, parts.test)
 
 
 @pytest.mark.parametrize("identity", [True, False])

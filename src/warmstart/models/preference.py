@@ -81,14 +81,23 @@ class PreferenceNet(nn.Module):
         self.gain = nn.Parameter(torch.tensor([3.0, 3.0])) if items else None  # of the taste, and of the bias
         self.about, self.described = described, self.encoder.features.last_width(described)
 
-    def begin(self, effects: Tensor, rate: float, level: float = 0.0, curvature: float = 2.0) -> None:
+    def begin(
+        self,
+        effects: Tensor,
+        rate: float,
+        level: float = 0.0,
+        curvature: float = 2.0,
+        factors: Tensor | None = None,
+    ) -> None:
         """At a level and items' effects alone, with a gain by which one step at this rate finds a user's effect.
 
-        `curvature`: of the loss of a row, 2 of a squared error.
+        `curvature`: of the loss of a row, 2 of a squared error. `factors`: of items, instead of random ones.
         """
         assert self.encoder.item is not None and self.gain is not None
         with torch.no_grad():
             self.encoder.item.weight[:, -1] = effects / SLOW
+            if factors is not None:
+                self.encoder.item.weight[:, :-1] = factors / SLOW
             self.gain[1] = (curvature * rate) ** -0.5
             self.decision.head.weight.zero_()
             self.decision.head.bias.fill_(level)

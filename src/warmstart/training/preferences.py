@@ -15,6 +15,8 @@ import torch
 from torch import Tensor
 
 from warmstart.baselines.click_means import fit_effects
+from warmstart.baselines.rating_als import Config as Factors
+from warmstart.baselines.rating_als import factorise
 from warmstart.baselines.rating_means import fit_bias
 from warmstart.core import Columns, Learner, Likelihood, Model, Prediction, Task, functional, make_batch, make_task
 from warmstart.core.trees import leaves, take, to_device
@@ -51,6 +53,7 @@ class Network:
     factors: int = 16
     least: int = 2  # rows that must have a value for it to count; ratings that an item must have to be known
     weights: tuple[float, float] = (0.5, 0.5)  # of no click and of a click in the loss
+    factorised: bool = False  # factors of items start at those of alternating least squares; of ratings alone
 
 
 @dataclass(frozen=True)
@@ -197,7 +200,7 @@ def fit(
     with seeded(seed):
         net = preference_net(tables, network)
     if network.identity:
-        _begin_with_effects(net, tables, ratings, cfg)
+        _begin_with_effects(net, tables, ratings, cfg, network, seed)
     net = net.to(where)
     model = functional(net, FAST)
     stage = PLAIN if where.type == "cuda" else TRACED
@@ -272,7 +275,9 @@ def opened(tables: Tables, model: Model, learner: Learner, state: Any) -> Fitted
     return Fitted(predict, about, learner, state)
 
 
-def _begin_with_effects(net: PreferenceNet, tables: Tables, ratings: Ratings, cfg: Any) -> None:
+def _begin_with_effects(
+    net: PreferenceNet, tables: Tables, ratings: Ratings, cfg: Any, network: Network, seed: int
+) -> None:
     """Items start at their shrunk effects and a step finds the user's, so that training starts at the bias row."""
     rate = cfg.rate / 2 if hasattr(cfg, "rate") else cfg.inner_lr
     known = (place := tables.item.lookup([str(name) for name in ratings.items.index])) > 1
@@ -283,7 +288,12 @@ def _begin_with_effects(net: PreferenceNet, tables: Tables, ratings: Ratings, cf
         net.begin(torch.from_numpy(effects).float(), rate, found.centre + tables.weighed, ENTROPY)
         return
     effects[place[known]] = fit_bias(ratings).item[known]
-    net.begin(torch.from_numpy(effects / tables.unit).float(), rate)
+    factors = None
+    if network.factorised:
+        factors = torch.zeros(tables.item.size, network.factors)
+        found = factorise(ratings, Factors(factors=network.factors), seed).item / tables.unit**0.5
+        factors[torch.from_numpy(place[known])] = torch.from_numpy(found[known]).float()
+    net.begin(torch.from_numpy(effects / tables.unit).float(), rate, factors=factors)
 
 
 def _unweighed(tables: Tables, said: Tensor) -> Tensor:
