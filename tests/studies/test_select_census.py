@@ -26,7 +26,7 @@ def test_the_study_runs_and_ends_with_what_validation_prefers(tmp_path, monkeypa
     census.to_parquet(tmp_path / "acs_income_2018.parquet")
     outcome = select_census.run(data=tmp_path, device="cpu", folder=tmp_path / "kept")
     at = {(row.method, row.metric): row.mean for row in outcome.results.rows if row.setting["target"] == "mean"}
-    assert {name for name, _ in at} == {*names, select_census.THRESHOLDS, BEST}
+    assert {name for name, _ in at} == {*names, select_census.THRESHOLDS, select_census.PRICED, BEST}
     assert at[BEST, ACCURACY] in [at[name, ACCURACY] for name in names]
     assert at[BEST, WORST] <= 100 and "against random order" in outcome.verdict
     assert not any("CA" in str(path) for path in (tmp_path / "kept").rglob("*"))
@@ -51,6 +51,9 @@ def test_thresholds_by_group_make_true_positive_rates_equal():
     assert before[select_census.OPPORTUNITY] > 30
     assert after[select_census.OPPORTUNITY] < 6
     assert after[ACCURACY] > 70
+    priced = select_census.with_price(transfer, fitted)
+    assert priced[select_census.OPPORTUNITY] < 6
+    assert priced[ACCURACY] > 70  # the scores are no chances here, which it takes them for
 
 
 def test_data_are_needed():
