@@ -173,23 +173,26 @@ def test_the_page_of_preferences_predicts_ratings(simulated_ratings):
 
 
 def test_the_page_of_task_modelling_chooses_sources():
-    snippet, _ = blocks("docs/methods/task_model.md")
+    snippet, thresholds, _ = blocks("docs/methods/task_model.md")
     draw = np.random.default_rng(0)
     table = pd.DataFrame({"state": np.repeat(["HI", "A", "B", "C", "D"], 200), "x": draw.normal(size=1000)})
     table["y"] = (table["x"] > 0) ^ (table["state"] == "C")
+    table["who"] = draw.choice(["a", "b"], 1000)
     # the reader waits for the trainings; a test does not
     training = "task_model.Training(hidden=(8,), steps=40, balance=0.0)"
     short = f"size=2, subsets=4, held_out=2, training={training}"
     snippet = snippet.replace("size=5, subsets=400", short)
     snippet = snippet.replace("cross_entropy)  #", f"cross_entropy, final.Config({training}, tuning=0), trials=2)  #")
-    names = {"table": table, "roles": Roles(task="state", target="y"), "final": final}
+    names = {"table": table, "roles": Roles(task="state", target="y", group="who"), "final": final}
     exec(snippet, names)
     assert names["chosen"].members.shape == (4,)
     assert names["chosen"].outputs(names["transfer"].test.x).shape == (40, 1)
+    exec(thresholds, names)
+    assert names["said"].shape == (40,)
 
 
 def test_the_page_of_task_modelling_reads_texts(tmp_path, monkeypatch):
-    _, snippet = blocks("docs/methods/task_model.md")
+    *_, snippet = blocks("docs/methods/task_model.md")
     lines = [json.dumps({"text": f"so it is {i % 3}", "text2": "or not", "label": i % 2}) for i in range(8)]
     for task in ("rte", "cola", "wnli", "hate", "boolq"):
         (tmp_path / "tasks" / task).mkdir(parents=True)
