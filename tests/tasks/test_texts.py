@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from warmstart.core import InputError
-from warmstart.tasks.texts import asked, embed
+from warmstart.tasks.texts import embed
 from warmstart.tasks.wrench import Votes, relation
 
 WORDS = [
@@ -47,29 +47,6 @@ def test_relations_tell_apart_what_texts_cannot():
     assert related[0] == "first=1 between=holds between=the entity1=cup entity2=tea"
     x = embed([part([f"{text} {i % 2}" for i, text in enumerate(texts)], related * 3)], 9)[0]
     assert float((x[0] - x[1]).norm()) > 0.5 > float((x[0] - x[2]).norm())
-
-
-def test_a_question_word_is_joined_with_what_follows():
-    assert asked("In 1953, Who wrote it?") == ["who", "who wrote", "who it", "who ?"]
-    assert asked("how many cups") == ["how many", "how many many", "how many cups"]
-    assert asked("tell me") == [" ", " tell", " me"]
-
-
-def test_questions_of_the_same_kind_are_nearer_than_those_of_the_same_words():
-    """Read without the question word's pairs, the third text is as near to the second as to the first."""
-    things = ["tea", "cup", "sun", "sea", "map", "ink"]
-    texts = [f"{word} {verb} the {thing} ?" for thing in things for word in ("who", "what") for verb in ("made", "saw")]
-    asking, telling = (embed([part([text.replace("?", end) for text in texts])], 12)[0] for end in ("?", "."))
-
-    def apart(x):
-        """Cosine of two texts that differ in the verb, less that of two that differ in the question word."""
-        like = torch.nn.functional.cosine_similarity(x[:, None, :-1], x[None, :, :-1], dim=-1)
-        return float(like[0, 1] - like[0, 2])
-
-    assert apart(asking) > apart(telling) + 0.05
-    half = [text.replace("?", "." if i % 2 else "?") for i, text in enumerate(texts)]
-    assert embed([part(texts)], 14)[0].shape[1] == 3 * 4 + 1 and embed([part(half)], 14)[0].shape[1] == 2 * 7 + 1
-    assert embed([part(texts)], 3)[0].shape[1] == 3 + 1
 
 
 @pytest.mark.parametrize(("texts", "size", "words"), [(WORDS, 2, "three dimensions"), (["a b"], 8, "come twice")])

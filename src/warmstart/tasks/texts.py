@@ -1,15 +1,13 @@
 """Texts as numbers, without a language model: TF-IDF of words and characters, in the directions that vary most.
 
     block     log(1 + count) idf of n-grams, rows of length 1;   its leading right singular vectors V;   x = block V
-    blocks    one to three words in a row (with marks where a text starts and ends), two to five characters, relations,
-              and where most texts are questions, the question word with each word after it
+    blocks    one to three words in a row (with marks where a text starts and ends), two to five characters, relations
 
 Vocabularies, idf and V are learned from texts alone, those of the training part; no label is looked at.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -22,8 +20,6 @@ from torch import Tensor
 from warmstart.core import InputError
 
 DIMENSIONS = 600  # of all blocks together
-WORD = r"\w+|[^\w\s]"
-ASKING = ("what", "which", "who", "whom", "whose", "when", "where", "why", "how", "name")
 
 
 class Written(Protocol):
@@ -40,20 +36,18 @@ def embed(parts: Sequence[Written], dimensions: int = DIMENSIONS, seed: int = 0)
     if dimensions < 3:
         raise InputError("at least three dimensions", f"{dimensions}", "raise them")
     blocks = [
-        ([[f"xxstart {text} xxend" for text in part.texts] for part in parts], _words(WORD)),
+        ([[f"xxstart {text} xxend" for text in part.texts] for part in parts], _words(r"\w+|[^\w\s]")),
         ([list(part.texts) for part in parts], _characters()),
     ]
     if parts[0].relations:
         blocks.append(([list(part.relations) for part in parts], _words(r"\S+")))
-    if sum(text.rstrip().endswith("?") for text in parts[0].texts) > len(parts[0].texts) / 2:
-        blocks.append(([list(part.texts) for part in parts], _questions()))
     found = []
     for texts, vectoriser in blocks:
         try:
             first = vectoriser.fit_transform(texts[0])
         except ValueError:
             raise InputError("n-grams that come twice", "none in the training texts", "pass more texts") from None
-        size = min(max(1, dimensions // len(blocks)), min(first.shape) - 1)
+        size = min(dimensions // len(blocks), min(first.shape) - 1)
         if size < 1:
             raise InputError("several training texts", f"{len(texts[0])}", "pass more texts")
         directions = TruncatedSVD(size, random_state=seed).fit(first)
@@ -68,18 +62,3 @@ def _words(pattern: str) -> TfidfVectorizer:
 
 def _characters() -> TfidfVectorizer:
     return TfidfVectorizer(analyzer="char_wb", ngram_range=(2, 5), sublinear_tf=True, min_df=3)
-
-
-def _questions() -> TfidfVectorizer:
-    return TfidfVectorizer(analyzer=asked, sublinear_tf=True, min_df=2)
-
-
-def asked(text: str) -> list[str]:
-    """The question word ("how" with the next one), and it with each word after it: who made, what made."""
-    words = re.findall(WORD, text.lower())
-    place = next((i for i, word in enumerate(words) if word in ASKING), None)
-    if place is None:
-        return [" ", *(f" {word}" for word in words)]
-    after = words[place + 1 :]
-    word = " ".join(["how", *after[:1]]) if words[place] == "how" else words[place]
-    return [word, *(f"{word} {later}" for later in after)]
