@@ -156,13 +156,16 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         return State(*new, remember(state.memory, sets, *arrived(delta.inbox), new.opt.done, trained))
 
     def arrived(box: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and entries, and which of them stand for one user: of two different ones of a set none is written."""
-        total = dense(box).index_select(0, box.place)
-        number = total[:, 0]
-        mean = total / torch.where(number > 0, number, 1.0).unsqueeze(-1)
-        quotient, square = mean[:, 1], mean[:, 2]
-        alone = (number > 0) & (square - quotient**2 < 0.1)
-        return quotient.round().long() * sets + box.place, mean[:, 3:], alone
+        """Keys and entries, and which of them stand for one user: of two different ones of a set none is written.
+
+        A user who came twice has the same entry twice.
+        """
+        total: Tensor = dense(box._replace(row=box.row[:, :3])).index_select(0, box.place)
+        number = torch.where(total[:, 0] > 0, total[:, 0], 1.0)
+        quotient, square = total[:, 1] / number, total[:, 2] / number
+        alone = (total[:, 0] > 0) & (square - quotient**2 < 0.1)
+        own = torch.where(box.row[:, :1] > 0, box.row[:, :1], 1.0)  # more than one user's where ranks have added up
+        return quotient.round().long() * sets + box.place, box.row[:, 3:] / own, alone
 
     return Learner(
         init, start, step, finish, predict, meta_grad, update, steps=cfg.inner_steps, capturable=cfg.search == "exact"
