@@ -41,6 +41,7 @@ BAG = 6
 BATCHES = 4
 SHARE, STATE, PEAK = "time relative to paml", "state", "peak"
 KNOWN = (1_000, 10_000)  # users in the memory
+FINER = 3  # times as many repeats for ratios near one
 
 
 def network(device: torch.device, dtype: torch.dtype = torch.float32) -> PreferenceNet:
@@ -142,7 +143,8 @@ def share(device: torch.device, plan: Plan, progress: Report) -> list[Row]:
             return call
 
         contenders.append(Contender(workload.name, device, begin))
-    medians = dict(zip((one.name for one in contenders), interleave(contenders, plan, progress), strict=True))
+    often = plan._replace(repeats=FINER * plan.repeats)
+    medians = dict(zip((one.name for one in contenders), interleave(contenders, often, progress), strict=True))
     setting = {"workload": "memory of users", "device": device.type}
     return [
         make_row(

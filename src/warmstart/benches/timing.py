@@ -21,6 +21,7 @@ from threadpoolctl import threadpool_limits
 from warmstart.engine.loop import Report, silent
 
 Call = Callable[[], object]
+DATA = 31 * 2**20  # bytes; glibc looks at no larger block
 
 
 class Contender(NamedTuple):
@@ -96,8 +97,15 @@ def in_new_process(function: Callable[..., float], *words: str) -> float:
         return float(answer.read_text())
 
 
+def keep_pages() -> None:
+    """From now on freed memory stays with the process: glibc keeps twice the largest block that was ever freed, and a
+    process that trains has read data. Without any, who needs a large block gets it page by page each time."""
+    torch.zeros(DATA, dtype=torch.uint8)
+
+
 def interleave(contenders: Sequence[Contender], plan: Plan, progress: Report = silent) -> list[list[float]]:
     """For each contender, for each round, the median of its seconds per call."""
+    keep_pages()
     times = [_calls(contender, plan) for contender in contenders]
     medians: list[list[float]] = [[] for _ in contenders]
     done, of = 0, plan.rounds * plan.repeats
