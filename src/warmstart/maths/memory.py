@@ -67,7 +67,7 @@ def check_search(how: str) -> None:
 
 
 def nearest(memory: Memory, query: Tensor, own: Tensor, k: int, how: str = "exact") -> Near:
-    """The k entries nearest to each query [*t, d] whose key is not `own` [*t]."""
+    """The k entries nearest to one query [d], or to each of [t, d], whose key is not `own` [*t]."""
     # one more, in case its own is among them
     count = min(k + 1, len(memory.key))
     place = _exact(query, memory.entry, count) if how == "exact" else _host(query, memory, count, how)
