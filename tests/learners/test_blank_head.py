@@ -1,5 +1,7 @@
 """MAML whose tasks start with a head of zeros: no class is preferred before it is seen."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -7,6 +9,7 @@ import torch.nn.functional as F
 from warmstart.core import InputError, functional, make_batch, make_task
 from warmstart.core.learner import adapt
 from warmstart.core.trees import take
+from warmstart.engine.stage import LOOPED, PLAIN, TRACED
 from warmstart.learners import maml
 from warmstart.models.likelihoods import multiclass
 from warmstart.models.mlp import MLP, seeded
@@ -60,6 +63,16 @@ def test_meta_gradient_is_that_of_finite_differences_and_none_for_the_head(model
         torch.testing.assert_close(grad[name], found, rtol=1e-5, atol=1e-8)
 
 
+@pytest.mark.parametrize("stage", [TRACED, LOOPED], ids=["traced", "looped"])
+@pytest.mark.parametrize("more", [{}, {"recompute": True}, {"first_order": True}, {"inner": "momentum"}])
+def test_every_way_to_run_it_is_the_same(model, tasks, stage, more):
+    cfg = replace(BLANK, **more)
+    wanted, found = (maml.build(model, multiclass, cfg, way) for way in (PLAIN, stage))
+    state = wanted.init(model.params)
+    for name, leaf in wanted.meta_grad(state, tasks, ())[0].grad.items():
+        torch.testing.assert_close(found.meta_grad(state, tasks, ())[0].grad[name], leaf)
+
+
 def test_head_stays_blank_and_the_rest_learns(model, tasks):
     learner = maml.build(model, multiclass, BLANK)
     state = learner.init(model.params)
@@ -85,5 +98,5 @@ def test_classes_in_another_order_get_the_same_probabilities(model, tasks, blank
 
 
 def test_a_pattern_that_names_nothing_is_refused(model):
-    with pytest.raises(InputError, match="a parameter named like tail"):
+    with pytest.raises(InputError, match="a fast parameter named like tail"):
         maml.build(model, multiclass, maml.Config(blank="tail.*"))

@@ -76,6 +76,8 @@ def test_the_derivative_of_the_kernel_mean_is_that_of_its_definition():
         return torch.func.grad(lambda known: (mean(*known) * weight).sum())(given)
 
     torch.testing.assert_close(slopes(lambda *known: kernel_mean(*known, real, 0.7, 0.3)), slopes(plain))
+    known = tuple(part.clone().requires_grad_() for part in given)
+    assert torch.autograd.gradgradcheck(lambda *known: kernel_mean(*known, real, 0.7, 0.3), known)
     stacked = torch.func.vmap(lambda *known: kernel_mean(*known, 0.7, 0.3))(*given, real)
     torch.testing.assert_close(stacked, plain(*given))
 

@@ -83,3 +83,24 @@ def test_a_gap_that_may_stay_changes_nothing_and_bad_input_is_refused():
         thresholds.fit(torch.zeros(500, 3), rows, (FIRST, SECOND))
     with pytest.raises(InputError, match="positives"):
         thresholds.fit(out, rows._replace(y=torch.zeros(500)), (FIRST, SECOND))
+
+
+@pytest.mark.parametrize(("levels", "small"), [(9, 0.3), (0, 0.04)], ids=["few scores", "a small group"])
+def test_ties_and_leaps_never_widen_the_gap(levels, small):
+    draw, tried = torch.Generator().manual_seed(4), 0
+    for _ in range(60):
+        group = (torch.rand(300, generator=draw) < small).long()
+        out = 1.5 * torch.randn(300, generator=draw).double() - 0.3 * group
+        out = torch.logit(((levels + 1) * out.sigmoid()).round().clamp(1, levels) / (levels + 1)) if levels else out
+        y = (torch.rand(300, generator=draw) < out.sigmoid()).double()
+        if not ((y == 1) & (group == 1)).any():
+            continue
+        rows, tried = Rows((), y, group), tried + 1
+        said = thresholds.guess(out[:, None], group, thresholds.fit(out[:, None], rows, (0, 1)))
+        before = float(equal_opportunity((out > 0).double(), y, group, (0, 1)))
+        assert float(equal_opportunity(said, y, group, (0, 1))) <= before + 1e-9
+    assert tried > 40
+
+
+def test_no_rows_are_no_guesses():
+    assert thresholds.guess(torch.zeros(0, 1), torch.zeros(0, dtype=torch.long), torch.zeros(2)).tolist() == []

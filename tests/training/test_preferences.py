@@ -58,8 +58,19 @@ def test_tasks_hold_the_events_of_their_users(parts):
     assert float(tasks.query.y[padded].abs().sum()) == 0
 
 
-def test_factors_of_items_start_at_those_of_a_factorisation_and_serve_who_fine_tunes(parts):
+def stretched(parts, by):
+    """The same users with ratings on a scale that is so many times as wide."""
+
+    def wider(ratings):
+        return ratings._replace(value=by * ratings.value, scale=tuple(by * end for end in ratings.scale))
+
+    return type(parts)(*(part._replace(shown=wider(part.shown), asked=wider(part.asked)) for part in parts))
+
+
+@pytest.mark.parametrize("by", [1.0, 2.5])
+def test_factors_of_items_start_at_those_of_a_factorisation_and_serve_who_fine_tunes(parts, by):
     """Training on the rows of all users tells one taste of all, and nothing of what tells users apart."""
+    parts = stretched(parts, by)
     train, found = everything(parts.train), {}
     cfg = pretrain.Config(inner_lr=0.05, test_steps=5, shrink=8.0, outer_lr=1e-9)  # where it starts
     for factorised in (False, True):
@@ -73,7 +84,8 @@ def test_factors_of_items_start_at_those_of_a_factorisation_and_serve_who_fine_t
     for place, name in enumerate(train.items.index):
         if str(name) in tables.item.values:
             row = SLOW * weight[tables.item.values.index(str(name)) + 2, :-1]
-            torch.testing.assert_close(row.double(), torch.from_numpy(wanted[place]), rtol=1e-4, atol=1e-5)
+            near = torch.from_numpy(wanted[place] / by**0.5)  # their product with a user's is of targets in units
+            torch.testing.assert_close(row.double(), near, rtol=1e-4, atol=1e-5)
     assert float(weight[:2, :-1].abs().sum()) == 0
     assert error(found[True].predict, parts.test) < error(found[False].predict, parts.test)
 

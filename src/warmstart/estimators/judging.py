@@ -89,24 +89,31 @@ def calibrate(predict: Predictor, task: Task, sizes: Sequence[int]) -> Calibrati
 def interval(calibration: Calibration, prediction: Prediction, shown: Tensor, level: float) -> tuple[Tensor, Tensor]:
     """low and high [t, n], by the scores of the largest calibrated size that does not exceed the rows shown [t].
 
-    A size that too few tasks reached for the level takes the scores of the next smaller one. Where no size has enough,
-    a method with a variance of its own is taken at its word, if all validation rows bear it out, or else as far as they
-    go; a point method has an interval without end.
+    Where no size has enough tasks for the level, a method with a variance of its own is taken at its word, if all
+    validation rows bear it out, or else as far as they go; a point method has an interval without end.
     """
     place = torch.searchsorted(calibration.sizes, shown.cpu().long(), right=True).clamp(min=1) - 1
-    reach: list[float] = []
+    reach = reaches(calibration, level, isinstance(prediction.variance, Tensor))
+    half = reach.to(prediction.mean)[place.to(prediction.mean.device)].unsqueeze(-1) * scale(prediction)
+    return prediction.mean - half, prediction.mean + half
+
+
+def reaches(calibration: Calibration, level: float, own: bool = False) -> Tensor:
+    """[s] how far intervals reach, in what errors are measured in.
+
+    A size that too few tasks reached for the level is as the next smaller one; where none has enough, without end, or
+    with an `own` variance as far as that and all rows say.
+    """
+    found: list[float] = []
     for scores in calibration.scores:
         kept = calibration.mask * (scores != LEFT_OUT)
-        found = conformal_quantile(scores, kept, level)
-        if found == float("inf") and reach:
-            found = reach[-1]
-        elif found == float("inf") and isinstance(prediction.variance, Tensor):
-            found = max(z_score(level), float(scores[kept > 0].max()))
-        reach.append(found)
-    half = torch.tensor(reach, dtype=prediction.mean.dtype)[place].to(prediction.mean.device).unsqueeze(-1) * scale(
-        prediction
-    )
-    return prediction.mean - half, prediction.mean + half
+        reach = conformal_quantile(scores, kept, level)
+        if reach == float("inf") and found:
+            reach = found[-1]
+        elif reach == float("inf") and own:
+            reach = max(z_score(level), float(scores[kept > 0].max()))
+        found.append(reach)
+    return torch.tensor(found, dtype=torch.double)
 
 
 def join_pool(pool: Pool) -> Pool:

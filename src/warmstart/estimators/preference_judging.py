@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from warmstart.core import Prediction
-from warmstart.estimators.judging import Calibration, scale
+from warmstart.estimators.judging import LEFT_OUT, Calibration, scale
 from warmstart.estimators.preference_chances import Chances, fit_chances
 from warmstart.estimators.preference_contract import PreferenceMethod
 from warmstart.metrics.errors import log_loss, squared_error
@@ -78,10 +78,12 @@ def calibrate(predict: Predictor, users: Users, sizes: Sequence[int] = CALIBRATE
 
 
 def conformal(predict: Predictor, users: Users, sizes: Sequence[int] = CALIBRATED) -> Calibration:
-    batch = to_batch(users.asked)
+    """Scores at each size of the users who have shown as many events."""
+    batch, count = to_batch(users.asked), np.bincount(users.shown.user, minlength=len(users.shown.users))
     scores = []
     for size in sizes:
         said = predict(first(users, size))
         far = (torch.from_numpy(users.asked.value) - said.mean.double()).abs() / scale(said).double()
-        scores.append(to_stack(users.asked, far))
+        there = torch.from_numpy(count >= size).unsqueeze(-1)
+        scores.append(torch.where(there, to_stack(users.asked, far), LEFT_OUT))
     return Calibration(torch.tensor(list(sizes)), torch.stack(scores), batch.mask)

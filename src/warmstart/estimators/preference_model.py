@@ -18,14 +18,13 @@ from numpy.typing import NDArray
 from warmstart.core import InputError
 from warmstart.engine.files import finite, read_tensors
 from warmstart.estimators.folder import SCHEMA, WEIGHTS, read_text
-from warmstart.estimators.judging import Calibration
+from warmstart.estimators.judging import Calibration, reaches
 from warmstart.estimators.methods import configure
 from warmstart.estimators.preference_chances import Chances, chance_interval, put_right
 from warmstart.estimators.preference_contract import PreferenceMethod, Scores, score_each, score_in
 from warmstart.estimators.preference_methods import find
 from warmstart.estimators.preference_state import pack_state, unpack_state
 from warmstart.estimators.trained import damaged
-from warmstart.metrics.intervals import conformal_quantile
 from warmstart.tasks.cells import Floats, Ints
 from warmstart.tasks.clicks import SCALE
 from warmstart.tasks.features import Features, distinct_texts
@@ -153,7 +152,7 @@ class TrainedPreferences:
     def _reach(self, level: float, scores: Calibration, shown: Ints) -> NDArray[np.float64]:
         """How many standard deviations an interval reaches, by the events that users have shown."""
         if level not in self.reaches:
-            self.reaches[level] = np.array([conformal_quantile(one, scores.mask, level) for one in scores.scores])
+            self.reaches[level] = reaches(scores, level).numpy()
         place = np.searchsorted(scores.sizes.numpy(), shown, side="right")
         found: NDArray[np.float64] = self.reaches[level][np.maximum(place, 1) - 1]
         return found

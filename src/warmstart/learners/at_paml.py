@@ -158,12 +158,12 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     def arrived(box: Rows) -> tuple[Tensor, Tensor, Tensor]:
         """Keys and entries, and which of them stand for one user: of two different ones of a set none is written.
 
-        A user who came twice has the same entry twice.
+        A user who came twice has the same entry twice, as long as both have the same descriptor.
         """
-        total: Tensor = dense(box._replace(row=box.row[:, :3])).index_select(0, box.place)
-        number = torch.where(total[:, 0] > 0, total[:, 0], 1.0)
-        quotient, square = total[:, 1] / number, total[:, 2] / number
-        alone = (total[:, 0] > 0) & (square - quotient**2 < 0.1)
+        total: Tensor = dense(box._replace(row=box.row[:, :3].double())).index_select(0, box.place)
+        number, quotient, square = total.unbind(-1)
+        alone = (number > 0) & (number * square - quotient**2 < 0.5)  # 1 and more where whole numbers differ
+        quotient = quotient / torch.where(number > 0, number, 1.0)
         own = torch.where(box.row[:, :1] > 0, box.row[:, :1], 1.0)  # more than one user's where ranks have added up
         return quotient.round().long() * sets + box.place, box.row[:, 3:] / own, alone
 

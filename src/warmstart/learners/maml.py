@@ -36,7 +36,7 @@ class Config:
     inner: str = "sgd"  # sgd, momentum or adam
     first_order: bool = False  # drop the second derivative
     recompute: bool = False  # keep few states of the inner loop and run it again: less memory, more time
-    blank: str = ""  # pattern of the parameters that start every task at zero and are not learned
+    blank: str = ""  # pattern of the fast parameters that start every task at zero and are not learned
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.0
@@ -54,14 +54,15 @@ SPACE: dict[str, list[Any]] = {
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
-    if cfg.blank and not any(fnmatch(name, cfg.blank) for name in model.params):
-        raise InputError(f"a parameter named like {cfg.blank}", ", ".join(model.params), "name one of them")
+    if cfg.blank and not any(fnmatch(name, cfg.blank) for name in model.fast):
+        raise InputError(f"a fast parameter named like {cfg.blank}", ", ".join(sorted(model.fast)), "name one of them")
     loss = task_loss(model, likelihood)
     inner_loop = descent(model, likelihood, named(cfg.inner))
     out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
 
     def blanked(tree: Params) -> Params:
-        return {name: torch.zeros_like(leaf) if fnmatch(name, cfg.blank) else leaf for name, leaf in tree.items()}
+        blank = {name for name in model.fast if fnmatch(name, cfg.blank)}
+        return {name: torch.zeros_like(leaf) if name in blank else leaf for name, leaf in tree.items()}
 
     def init(params: Params) -> State:
         return out.init(blanked(params))

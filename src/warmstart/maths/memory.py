@@ -154,12 +154,19 @@ def kernel_mean(query: Tensor, vector: Tensor, value: Tensor, real: Tensor, shar
 
     [*t] of queries [*t, d], vectors [*t, k, d] and values [*t, k], of which those count that are real.
     """
-    found: Tensor = _KernelMean.apply(query, vector, value, real, sharpness, floor)[0]  # type: ignore[no-untyped-call]
+    found: Tensor = _KernelMean.apply(query, vector, value, real, sharpness, floor)  # type: ignore[no-untyped-call]
     return found
 
 
+def _shares(query: Tensor, vector: Tensor, real: Tensor, sharpness: float, floor: float) -> tuple[Tensor, Tensor]:
+    """How far apart, [*t, k, d], and what an entry counts, [*t, k]."""
+    apart = query.unsqueeze(-2) - vector
+    s = torch.exp(-sharpness * (apart**2).sum(-1)) * real
+    return apart, s / (s.sum(-1, keepdim=True) + floor)
+
+
 class _KernelMean(torch.autograd.Function):
-    """With a derivative of half the operations that are recorded without it:
+    """With a derivative of fewer operations than are recorded without it, made of the inputs, so that it has one too:
 
     d mean / d value_k = a_k = s_k / (sum_j s_j + floor),   d mean / d s_k = (value_k - mean) / (sum_j s_j + floor),
     d s_k / d vector_k = 2 sharpness s_k (query - vector_k) = -d s_k / d query
@@ -168,24 +175,21 @@ class _KernelMean(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(query: Tensor, vector: Tensor, value: Tensor, real: Tensor, sharpness: float, floor: float) -> Any:
-        apart = query.unsqueeze(-2) - vector
-        s = torch.exp(-sharpness * (apart**2).sum(-1)) * real
-        share = s / (s.sum(-1, keepdim=True) + floor)
-        return (share * value).sum(-1), apart, share
+    def forward(query: Tensor, vector: Tensor, value: Tensor, real: Tensor, sharpness: float, floor: float) -> Tensor:
+        return (_shares(query, vector, real, sharpness, floor)[1] * value).sum(-1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        mean, apart, share = output
-        ctx.save_for_backward(mean, apart, share, inputs[2])
-        ctx.mark_non_differentiable(apart, share)
-        ctx.sharpness = inputs[4]
+        ctx.save_for_backward(*inputs[:4])
+        ctx.sharpness, ctx.floor = inputs[4:]
 
     @staticmethod
-    def backward(ctx: Any, slope: Tensor, *others: Any) -> Any:
-        mean, apart, share, value = ctx.saved_tensors
+    def backward(ctx: Any, slope: Tensor) -> Any:
+        query, vector, value, real = ctx.saved_tensors
+        apart, share = _shares(query, vector, real, ctx.sharpness, ctx.floor)
         by_value = slope.unsqueeze(-1) * share
-        by_vector = ((2 * ctx.sharpness) * by_value * (value - mean.unsqueeze(-1))).unsqueeze(-1) * apart
+        mean = (share * value).sum(-1, keepdim=True)
+        by_vector = ((2 * ctx.sharpness) * by_value * (value - mean)).unsqueeze(-1) * apart
         return -by_vector.sum(-2), by_vector, by_value, None, None, None
 
 
@@ -204,7 +208,7 @@ def remember(
     place = group * (len(memory.key) // sets) + way
 
     def put(old: Tensor, new: Tensor) -> Tensor:
-        return old.index_copy(0, place, torch.where(real, new, old[place]))
+        return old.index_copy(0, place, torch.where(real, new.to(old.dtype), old[place]))
 
     where, by = moved[:2] if moved else (place[:0], memory.entry[:0])
     entries = _rewritten(memory.entry, where, by, place, entry, real)

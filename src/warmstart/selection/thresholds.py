@@ -5,8 +5,8 @@
 
 p is a row's chance to be 1, m_g the share of rows that belong to group g and are 1, TPR_g the share of these that are
 guessed. Accuracy against gap is thus a front with one number, the price; the lowest that closes the gap on the rows at
-hand is kept. Other groups keep 1/2, and nothing is drawn at random. Menon and Williamson, 2018; rival: fairlearn, which
-brings every group to the same rate.
+hand is kept, or where groups are so small that it jumps over zero the one that leaves least. Other groups keep 1/2,
+and nothing is drawn at random. Menon and Williamson, 2018; rival: fairlearn, which brings every group to the same rate.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from torch import Tensor
 from warmstart.core import InputError
 from warmstart.metrics.groups import equal_opportunity
 from warmstart.tasks.transfer import Rows
+
+NEAR = 1e-9
 
 
 def fit(out: Tensor, rows: Rows, pair: tuple[int, int], most: float = 0.0) -> Tensor:
@@ -39,9 +41,13 @@ def fit(out: Tensor, rows: Rows, pair: tuple[int, int], most: float = 0.0) -> Te
     ]
     steps = [torch.full_like(turn, 1 / len(positive[g])) for turn, g in zip(prices, (first, second), strict=True)]
     ordered, place = torch.cat(prices).sort()
-    left = gap - torch.cat(steps)[place].cumsum(0)
-    closed = int((left <= most + 1e-9).int().argmax())
-    price = ordered[closed : closed + 2].mean()  # half-way to the next turn
+    left = (gap - torch.cat(steps)[place].cumsum(0)).abs()
+    turned = torch.cat([ordered.diff() > NEAR, ordered.new_ones(1) > 0]).nonzero().squeeze(1)  # all rows of a price
+    closes = (left[turned] <= most + NEAR).nonzero().flatten()
+    at = int(turned[closes[0] if len(closes) else left[turned].argmin()])
+    if left[at] >= gap:
+        return found
+    price = ordered[at : at + 2].mean()  # half-way to the next turn
     found[first] = torch.logit(1 / (2 + price / share[first]))
     found[second] = torch.logit(1 / (2 - price / share[second]).clamp(min=1.0))
     return found
@@ -49,5 +55,5 @@ def fit(out: Tensor, rows: Rows, pair: tuple[int, int], most: float = 0.0) -> Te
 
 def guess(out: Tensor, group: Tensor, thresholds: Tensor) -> Tensor:
     """0 or 1 [n] for scores [n, 1]; a group that was not there keeps 1/2."""
-    known = torch.nn.functional.pad(thresholds, (0, max(0, 1 + int(group.max()) - len(thresholds))))
-    return (out.squeeze(-1).double() > known[group]).to(out.dtype)
+    known = torch.where(group < len(thresholds), thresholds[group.clamp(max=len(thresholds) - 1)], 0.0)
+    return (out.squeeze(-1).double() > known).to(out.dtype)

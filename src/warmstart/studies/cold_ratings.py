@@ -320,10 +320,11 @@ def rows_of(judged: Mapping[str, Mapping[int, Scores]], facts: Mapping[int, Tens
                     learnt = cold_learners.paper(name, metric) if size == ALL and source == "ml-1m" else ""
                     peer = learnt or published.get((metric, size), "")
                     rows.append(make_row(name, setting, metric, values, peer=peer, fresh_tasks=True))
-            covered = {s: found.get(f"{COVERED}, {size}") for s, found in by_seed.items()}
-            minor = {s: share[~facts[s]] for s, share in covered.items() if share is not None}
-            if minor:
-                rows.append(make_row(name, setting, MINOR, minor, fresh_tasks=True))
+            for told, metric in ((MINOR, COVERED), (f"{MINOR}, own", OWN)):
+                covered = {s: found.get(f"{metric}, {size}") for s, found in by_seed.items()}
+                minor = {s: kept[~facts[s] & ~kept.isnan()] for s, kept in covered.items() if kept is not None}
+                if minor:
+                    rows.append(make_row(name, setting, told, minor, fresh_tasks=True))
             for metric, other in AGAINST:
                 if other in judged and name != other:
                     ours, theirs = (

@@ -128,7 +128,8 @@ def run_method(name: str, session: Session, kept: Path | None) -> dict[str, Scor
     """Scores of the method, and of trees with thresholds by group beside them."""
     if kept is not None and kept.exists():
         found: dict[str, Score] = read_json(kept)
-        return found
+        if name != TREES_ALONE or PRICED in found:  # older runs had no such thresholds
+            return found
     transfer = session.transfer
     fitted, told = fit_method(session, name)
     scores = {name: {VALIDATION: fitted.value} | judge(transfer, fitted) | gaps(transfer, fitted) | told}
