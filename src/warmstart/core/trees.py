@@ -17,7 +17,10 @@ Structure: TypeAlias = Any  # hashable: None for a leaf, else (type, dict keys o
 
 
 class Rows(NamedTuple):
-    """A table most of whose rows are zero: the sum of `row` at `place`, where a place may come more than once."""
+    """A table most of whose rows are zero: the sum of `row` at `place`, where a place may come more than once.
+
+    Known to `add`, `scale`, `dense` and `sparse`; to all else it is a tuple.
+    """
 
     place: Tensor  # [n]
     row: Tensor  # [n, *d]
@@ -58,12 +61,14 @@ def _unflatten(source: Iterator[Any], structure: Structure) -> Tree:
     return kind(*parts) if hasattr(kind, "_fields") else kind(parts)
 
 
-def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """Apply `fn` leaf by leaf; `rest` must have the structure of `tree`."""
+def tree_map(fn: Callable[..., Any], tree: Tree, *rest: Tree, rows: Callable[..., Any] | None = None) -> Tree:
+    """Apply `fn` leaf by leaf, and `rows`, where it is given, to whole `Rows`; `rest` has the structure of `tree`."""
+    if rows is not None and isinstance(tree, Rows):
+        return rows(tree, *rest)
     if isinstance(tree, dict):
-        return {name: tree_map(fn, child, *(other[name] for other in rest)) for name, child in tree.items()}
+        return {name: tree_map(fn, child, *(other[name] for other in rest), rows=rows) for name, child in tree.items()}
     if isinstance(tree, (tuple, list)):
-        parts = [tree_map(fn, *children) for children in zip(tree, *rest, strict=True)]
+        parts = [tree_map(fn, *children, rows=rows) for children in zip(tree, *rest, strict=True)]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     return fn(tree, *rest)
 
@@ -97,13 +102,15 @@ def fill(tree: Tree, named: dict[str, Tensor]) -> Tree:
 
 def add(a: Tree, b: Tree) -> Tree:
     """Of `Rows`, those of both."""
-    return _linear(
-        torch.add, lambda x, y: Rows(torch.cat([x.place, y.place]), torch.cat([x.row, y.row]), x.table), a, b
-    )
+
+    def joined(x: Rows, y: Rows) -> Rows:
+        return Rows(torch.cat([x.place, y.place]), torch.cat([x.row, y.row]), x.table)
+
+    return tree_map(torch.add, a, b, rows=joined)
 
 
 def scale(tree: Tree, factor: float | Tensor) -> Tree:
-    return _linear(lambda leaf: leaf * factor, lambda rows: rows._replace(row=rows.row * factor), tree)
+    return tree_map(lambda leaf: leaf * factor, tree, rows=lambda rows: rows._replace(row=rows.row * factor))
 
 
 def dense(tree: Tree) -> Tree:
@@ -116,7 +123,7 @@ def dense(tree: Tree) -> Tree:
     def table(rows: Rows) -> Tensor:
         return rows.row.new_zeros(len(rows.table), *rows.row.shape[1:]).index_add(0, rows.place, rows.row)
 
-    return _linear(lambda leaf: leaf, table, tree)
+    return tree_map(lambda leaf: leaf, tree, rows=table)
 
 
 def sparse(tables: Tree, like: Tree) -> Tree:
@@ -125,19 +132,7 @@ def sparse(tables: Tree, like: Tree) -> Tree:
     def rows(kind: Rows, table: Tensor) -> Rows:
         return Rows(torch.arange(len(table), device=table.device), table, kind.table)
 
-    return _linear(lambda _, leaf: leaf, rows, like, tables)
-
-
-def _linear(leaf: Callable[..., Any], rows: Callable[..., Any], tree: Tree, *rest: Tree) -> Tree:
-    """`tree_map` with another function for `Rows`."""
-    if isinstance(tree, Rows):
-        return rows(tree, *rest)
-    if isinstance(tree, dict):
-        return {name: _linear(leaf, rows, child, *(other[name] for other in rest)) for name, child in tree.items()}
-    if isinstance(tree, (tuple, list)):
-        parts = [_linear(leaf, rows, *children) for children in zip(tree, *rest, strict=True)]
-        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
-    return leaf(tree, *rest)
+    return tree_map(lambda _, leaf: leaf, like, tables, rows=rows)
 
 
 def zeros_like(tree: Tree) -> Tree:

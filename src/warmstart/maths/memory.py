@@ -211,8 +211,8 @@ def remember(
         return old.index_copy(0, place, torch.where(real, new.to(old.dtype), old[place]))
 
     where, by = moved[:2] if moved else (place[:0], memory.entry[:0])
-    entries = _rewritten(memory.entry, where, by, place, entry, real)
-    return Memory(put(memory.key, key), entries, put(memory.used, now.expand(len(key))))
+    rewritten = _rewritten(memory.entry, where, by, place, entry, real)
+    return Memory(put(memory.key, key), rewritten, put(memory.used, now.expand(len(key))))
 
 
 @torch.library.custom_op("warmstart::rewritten", mutates_args=())

@@ -14,9 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from warmstart.baselines import rating_als
 from warmstart.baselines.click_means import fit_effects
-from warmstart.baselines.rating_als import Config as Factors
-from warmstart.baselines.rating_als import factorise
 from warmstart.baselines.rating_means import fit_bias
 from warmstart.core import Columns, Learner, Likelihood, Model, Prediction, Task, functional, make_batch, make_task
 from warmstart.core.trees import leaves, take, to_device
@@ -291,7 +290,7 @@ def _begin_with_effects(
     factors = None
     if network.factorised:
         factors = torch.zeros(tables.item.size, network.factors)
-        found = factorise(ratings, Factors(factors=network.factors), seed).item / tables.unit**0.5
+        found = rating_als.factorise(ratings, rating_als.Config(factors=network.factors), seed).item / tables.unit**0.5
         factors[torch.from_numpy(place[known])] = torch.from_numpy(found[known]).float()
     net.begin(torch.from_numpy(effects / tables.unit).float(), rate, factors=factors)
 
