@@ -11,7 +11,7 @@ from warmstart.tasks.roles import Roles
 from warmstart.tasks.transfer import read_transfer
 
 pytest.importorskip("lightgbm", reason="extra boost is not installed")
-CFG = pooled_trees.Config(trees=60, smallest_leaf=5, l2=1.0)
+CFG = pooled_trees.Config(trees=60, smallest_leaf=5, l2=1.0, smooth=1.0)  # ten rows of each category
 
 
 def transfer(flipped=False, classes=2):
@@ -48,6 +48,12 @@ def test_rows_can_be_bounded_and_seeds_repeat():
     cfg = pooled_trees.Config(trees=10, rows=200)
     one, same = (pooled_trees.fit(found, torch.ones(2), cfg, seed=4)(found.test.x) for _ in range(2))
     assert torch.equal(one, same) and one.shape == (len(found.test.y), 1)
+
+
+def test_trees_see_a_share_of_columns_and_rows():
+    found = transfer()
+    text = pooled_trees.fit(found, torch.ones(2), pooled_trees.Config(trees=5, columns=0.3, share=0.9)).text()
+    assert "[feature_fraction: 0.3]" in text and "[bagging_fraction: 0.9]" in text and "[bagging_freq: 1]" in text
 
 
 def test_lightgbm_that_is_not_there_is_named(monkeypatch):

@@ -19,23 +19,26 @@ from warmstart.tasks.transfer import Transfer
 
 @dataclass(frozen=True)
 class Config:
-    trees: int = 500  # at most
+    trees: int = 1000  # at most
     patience: int = 30  # trees without a lower loss
     rate: float = 0.1
-    leaves: int = 31
+    leaves: int = 127
     smallest_leaf: int = 50
     l2: float = 10.0
-    smooth: float = 10.0  # of categories
+    smooth: float = 10.0  # of categories; those with fewer rows in a tree are not told apart
+    columns: float = 0.5  # share of them that a tree may use
+    share: float = 0.7  # of the rows that a tree is fitted on
     with_task: bool = True  # the task is a feature
     rows: int | None = None  # at most, drawn at random: for trials
 
 
 SPACE: dict[str, list[Any]] = {
-    "rate": [0.05, 0.1],
-    "leaves": [15, 31, 63],
+    "leaves": [63, 127, 255],
     "smallest_leaf": [20, 50, 200],
     "l2": [1.0, 10.0, 100.0],
     "smooth": [10.0, 50.0],
+    "columns": [0.3, 0.5, 0.8],
+    "share": [0.5, 0.7, 0.9],
 }
 
 VALUES = 100  # of a column with several that trees tell apart; the last stands for all beyond
@@ -111,6 +114,9 @@ def fit(transfer: Transfer, members: Tensor, cfg: Config = Config(), seed: int =
         "min_data_in_leaf": cfg.smallest_leaf,
         "lambda_l2": cfg.l2,
         "cat_smooth": cfg.smooth,
+        "feature_fraction": cfg.columns,
+        "bagging_fraction": cfg.share,
+        "bagging_freq": 1,
         "seed": seed,
         "num_threads": threads,
         "verbosity": -1,

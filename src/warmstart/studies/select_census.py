@@ -117,7 +117,7 @@ def run(
                 for of, score in run_method(name, session, kept).items():
                     judged[of][seed, target] = score
                 report(i + 1, len(names), name)
-    if not only:
+    if len(names) > 1:
         judged[BEST] = preferred({name: scores for name, scores in judged.items() if name not in (THRESHOLDS, PRICED)})
     rows = rows_of(judged, PUBLISHED)
     results = make_results("select_census", preset, str(place), called(), rows)

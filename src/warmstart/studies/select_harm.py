@@ -96,9 +96,9 @@ def run(
                 kept = None if folder is None else folder / f"seed {seed}" / target / f"{name}.json"
                 judged[name][seed, target] = run_method(name, session, corrupted >= 0, kept)
                 report(i + 1, len(names), name)
-    if not only:
-        names.append(BEST)
+    if len(names) > 1:
         judged[BEST] = preferred(judged)
+        names.append(BEST)
     results = make_results("select_harm", preset, str(place), called(), rows_of(judged))
     return Outcome(results, sections(results, names), verdict(results.rows, time.perf_counter() - began))
 
