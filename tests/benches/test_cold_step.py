@@ -9,7 +9,8 @@ from warmstart.benches.timing import Plan
 from warmstart.benches.updates import RATIO, TIME, stepwise
 from warmstart.core import functional
 from warmstart.core.trees import leaves
-from warmstart.engine.stage import PLAIN
+from warmstart.engine.meta import meta_update
+from warmstart.engine.stage import COMPILED, PLAIN
 from warmstart.learners import paml
 from warmstart.maths.rated import first_rates
 from warmstart.models.likelihoods import squared
@@ -44,6 +45,24 @@ def test_a_stack_of_users_beats_a_loop_over_them(monkeypatch):
     results = run("cpu", plan=ONCE, workloads=WORKLOADS[1:2], only=["paml"])
     (ratio,) = [row for row in results.rows if row.metric == RATIO]
     assert (ratio.method, ratio.peer) == ("plain", "loop") and ratio.mean > 2
+
+
+def test_updates_of_users_are_timed_compiled_too():
+    assert set(cold_step.ways(CPU)) == {"plain", "traced", "compiled", "compiled whole"}
+    assert set(cold_step.ways(torch.device("cuda"))) == {"plain", "traced"}
+
+
+def test_a_compiled_update_is_the_plain_one():
+    """Of at_paml, which holds all that the others do."""
+    workload = WORKLOADS[-1]
+    (feed,) = batches(CPU, users=3)[:1]
+    found = []
+    for stage in (PLAIN, COMPILED):
+        model = functional(network(CPU), FAST)
+        learner = workload.build(model, squared, workload.config, stage)
+        found.append(meta_update(learner, stage=stage)(learner.init(model.params), feed)[0].theta)
+    for one, other in zip(*map(leaves, found), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
 
 def test_a_memory_grows_with_users_and_a_regulariser_does_not(monkeypatch):

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from warmstart.benches import peers
 from warmstart.benches.timing import Contender, Plan, interleave, one_thread
-from warmstart.benches.updates import LOOP, Way, Workload, compare, stepwise
+from warmstart.benches.updates import LOOP, Way, Workload, compare, stepwise, whole
 from warmstart.benches.updates import sections as tables
 from warmstart.core import Columns, functional, make_batch, make_task
 from warmstart.core.trees import leaves, to_device
@@ -25,7 +25,7 @@ from warmstart.engine.loop import Report, silent
 from warmstart.engine.memory import peak_bytes
 from warmstart.engine.meta import Feed, meta_update
 from warmstart.engine.noise import generator
-from warmstart.engine.stage import PLAIN, TRACED
+from warmstart.engine.stage import COMPILED, PLAIN, TRACED
 from warmstart.learners import at_paml, melu, paml, reg_paml
 from warmstart.maths.memory import Memory, filled_memory
 from warmstart.models.likelihoods import squared
@@ -91,7 +91,10 @@ WORKLOADS = tuple(
 
 
 def ways(device: torch.device) -> dict[str, Way]:
-    return {"plain": stepwise(PLAIN), "traced": stepwise(TRACED)}
+    found = {"plain": stepwise(PLAIN), "traced": stepwise(TRACED)}
+    if device.type == "cuda":
+        return found
+    return {**found, "compiled": stepwise(COMPILED, True), "compiled whole": whole(COMPILED, True)}
 
 
 def run(
