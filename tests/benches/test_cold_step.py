@@ -53,14 +53,14 @@ def test_updates_of_users_are_timed_compiled_too():
 
 
 def test_a_compiled_update_is_the_plain_one():
-    """Of at_paml, which holds all that the others do."""
+    """Of at_paml, its memory included."""
     workload = WORKLOADS[-1]
     (feed,) = batches(CPU, users=3)[:1]
     found = []
     for stage in (PLAIN, COMPILED):
         model = functional(network(CPU), FAST)
         learner = workload.build(model, squared, workload.config, stage)
-        found.append(meta_update(learner, stage=stage)(learner.init(model.params), feed)[0].theta)
+        found.append(meta_update(learner, stage=stage)(learner.init(model.params), feed)[0])
     for one, other in zip(*map(leaves, found), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
 
