@@ -169,3 +169,14 @@ def test_a_training_that_diverges_keeps_the_state_that_was_best_before(after, tm
     assert len(seen) == looks == 4 and int(again.done) == 20
     for name, leaf in seen[-1].items():
         torch.testing.assert_close(kept.theta[name], leaf, rtol=0, atol=0)
+
+
+def test_a_checkpoint_of_longer_steps_is_left_alone(tmp_path):
+    config, training = reptile.Config(inner_steps=1), sines.Training(sine.DEFAULT, 5, 40, tasks=2)
+    fit = partial(sines.fit, reptile.build, config, training, 3, torch.device("cpu"), stage=PLAIN)
+    fit(folder=tmp_path / "row")
+    (tmp_path / "row-1").rename(tmp_path / "row-50")  # as of a GPU, whose step is fifty updates
+    before = (tmp_path / "row-50" / "checkpoint.safetensors").read_bytes()
+    _, state = fit(folder=tmp_path / "row")
+    assert int(state.done) == 40
+    assert (tmp_path / "row-50" / "checkpoint.safetensors").read_bytes() == before

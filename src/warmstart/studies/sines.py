@@ -83,6 +83,8 @@ def fit(
     steps = training.iterations // together
     plan = Plan(steps, training.tasks, every=max(steps // LOOKS, 10), patience=2 * LOOKS, together=together)
     watched = None if validate is None else partial(validate, learner)
+    if folder is not None:  # a checkpoint counts steps, and these are of other lengths on other devices
+        folder = folder.with_name(f"{folder.name}-{together}")
     try:
         return learner, train(learner, state, source, plan, watched, stage=stage, folder=folder, progress=bar).state
     except Diverged as stop:
