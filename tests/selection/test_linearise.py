@@ -1,5 +1,6 @@
 """Linearised estimates: exact for a model that is linear, close to real trainings for one that is not."""
 
+import pytest
 import torch
 from torch.func import jacrev
 
@@ -51,14 +52,22 @@ def test_a_step_is_the_newton_step_in_the_span(make_planted):
     assert (torch.linalg.eigvalsh(line.curvature) > -1e-10).all()
 
 
-def test_slopes_are_those_of_the_losses(make_planted):
+def drawn(transfer, seed, count):
+    """Rows of each task in an order of its own, no row twice."""
+    draw, pool = linearise.generator(seed, 17), transfer.pool
+    orders = [torch.randperm(n, generator=draw)[:count] for n in pool.lengths.tolist()]
+    return [offset + order for offset, order in zip(pool.offsets.tolist(), orders, strict=False)]
+
+
+@pytest.mark.parametrize("rows", [80, 10**6])
+def test_slopes_are_those_of_the_losses(make_planted, rows):
     """b_t = -P^T grad L_t: the component of a task's own gradient in its own direction is the gradient's length."""
     transfer = make_planted()
     phi = base(transfer)
-    line = linearise.linearise(transfer, phi, CFG, linearise.Config(rows=80, few=40))
+    line = linearise.linearise(transfer, phi, CFG, linearise.Config(rows=rows, at_once=33, few=40))
     model, likelihood = network(transfer, CFG, 0), LIKELIHOODS["binary"]
-    draw = torch.rand(7, 80, generator=linearise.generator(0, 17))
-    index = (transfer.pool.offsets[:-1, None] + (draw * transfer.pool.lengths[:, None]).long())[2]
+    first, after = transfer.pool.offsets[2:4].tolist()
+    index = drawn(transfer, 0, rows)[2] if rows < after - first else torch.arange(first, after)
     x = {name: value[index] for name, value in transfer.pool.x.items()}
 
     def loss(phi):
@@ -87,17 +96,17 @@ def test_curvature_is_that_of_few_rows_and_slopes_are_of_all(make_planted):
     phi = take(train_models(transfer, shares(transfer, torch.ones(1, 6), 0.0), cfg), 0)
     line = linearise.linearise(transfer, phi, cfg, linearise.Config(rows=90, few=25), seed=3)
     model = network(transfer, cfg, 3)
-    draw = torch.rand(7, 90, generator=linearise.generator(3, 17))
-    index = transfer.pool.offsets[:-1, None] + (draw * transfer.pool.lengths[:, None]).long()
+    index = drawn(transfer, 3, 90)
 
     def gradients(t, count):
         """[rows, params] of the logit, and what the loss makes of it."""
-        x = {name: value[index[t, :count]] for name, value in transfer.pool.x.items()}
-        x["head"] = torch.full((count,), t)
+        chosen = index[t][:count]
+        x = {name: value[chosen] for name, value in transfer.pool.x.items()}
+        x["head"] = torch.full_like(chosen, t)
         rows = jacrev(lambda phi: model.apply(phi, x)[:, 0])(phi)
-        g = torch.stack([pack({name: part[i] for name, part in rows.items()}) for i in range(count)]).double()
+        g = torch.stack([pack({name: part[i] for name, part in rows.items()}) for i in range(len(chosen))]).double()
         p = torch.sigmoid(model.apply(phi, x)[:, 0]).double()
-        return g, p, transfer.pool.y[index[t, :count]].double()
+        return g, p, transfer.pool.y[chosen].double()
 
     slopes = torch.stack([((p - y)[:, None] * g).mean(0) for g, p, y in (gradients(t, 90) for t in range(7))])
     basis = torch.linalg.qr(slopes.T).Q

@@ -34,10 +34,11 @@ from warmstart.tasks.transfer import Transfer
 
 @dataclass(frozen=True)
 class Config:
-    bases: int = 4  # models to linearise at
-    rows: int = 5000  # drawn of each task for its slope
+    bases: int = 3  # models to linearise at
+    rows: int = 20_000  # of each task for its slope, all where there are no more
+    at_once: int = 5000  # of them, to bound memory
     few: int = 200  # of them for its curvature
-    penalty: float = 0.03  # lambda, relative to the mean of H's diagonal over all tasks
+    penalty: float = 0.01  # lambda, relative to the mean of H's diagonal over all tasks
     chunk: int = 20  # directions at once
 
 
@@ -62,21 +63,24 @@ def linearise(transfer: Transfer, phi: Params, training: Training, cfg: Config =
     """At the parameters `phi` of one model."""
     pool, model, likelihood = transfer.pool, network(transfer, training, seed), LIKELIHOODS[transfer.kind]
     device, tasks = pool.y.device, len(transfer.names)
-    place = torch.rand(tasks, cfg.rows, generator=generator(seed, 17)).to(device)
-    lengths = pool.lengths[:, None]
-    index = pool.offsets[:-1, None] + torch.minimum((place * lengths).long(), lengths - 1)
-    ones = torch.ones(cfg.rows, device=device)
+    draw = generator(seed, 17)
+    orders = [torch.randperm(n, generator=draw)[: cfg.rows].to(device) for n in pool.lengths.tolist()]
     loss = grad(task_loss(model, likelihood))
 
-    def rows(t: int, count: int | None = None) -> tuple[Tree, Tensor]:
-        x, y = take((pool.x, pool.y), index[t, :count])
-        return {**x, "head": torch.full_like(index[t, :count], t)}, y
+    def rows(t: int, order: Tensor) -> Batch:
+        index = pool.offsets[t] + order
+        (x, y), ones = take((pool.x, pool.y), index), torch.ones(len(index), device=device)
+        return Batch({**x, "head": torch.full_like(index, t)}, y, ones, ones)
 
-    slopes = torch.stack([pack(loss(phi, Batch(*rows(t), ones, ones))) for t in range(tasks)])
+    def slope(t: int) -> Tensor:
+        parts = [len(part) * pack(loss(phi, rows(t, part))) for part in torch.split(orders[t], cfg.at_once)]
+        return torch.stack(parts).sum(0) / len(orders[t])
+
+    slopes = torch.stack([slope(t) for t in range(tasks)])
     basis = torch.linalg.qr(slopes.T).Q.T
     curvature = []
     for t in range(tasks):
-        out, g = _features(model, phi, rows(t, cfg.few)[0], basis, cfg.chunk)
+        out, g = _features(model, phi, rows(t, orders[t][: cfg.few]).x, basis, cfg.chunk)
         curvature.append(torch.einsum("nai,nab,nbj->ij", g, likelihood.curvature(out).double(), g) / len(g))
     home = torch.full_like(transfer.validation.group, transfer.sources)
     base, features = _features(model, phi, {**transfer.validation.x, "head": home}, basis, cfg.chunk)
