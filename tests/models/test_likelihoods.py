@@ -1,9 +1,11 @@
+import math
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch.func import hessian, vmap
 
-from warmstart.models.likelihoods import binary, multiclass, squared
+from warmstart.models.likelihoods import binary, multiclass, squared, weighed_binary
 
 ROWS = 6
 CASES = {
@@ -73,3 +75,27 @@ def test_means_are_probabilities():
     torch.testing.assert_close(multiclass.mean(out).sum(-1), torch.ones(ROWS).double())
     assert multiclass.mean(out).argmax(-1).equal(out.argmax(-1))
     torch.testing.assert_close(binary.mean(torch.zeros(2, 1)), torch.full((2,), 0.5))
+
+
+def test_weights_of_classes_stand_beside_the_loss_and_move_the_logit():
+    out, y = torch.tensor([[-1.2], [0.3], [2.0]]).double(), torch.tensor([0.0, 1.0, 1.0]).double()
+    weighed = weighed_binary(0.1, 0.9)
+    torch.testing.assert_close(weighed.loss(out, y), 2 * torch.tensor([0.1, 0.9, 0.9]) * binary.loss(out, y))
+    assert weighed_binary(0.5, 0.5) is binary
+    # the best logit of a rate of .3 is that rate's own and log 9
+    rate, best = 0.3, torch.tensor([[math.log(0.3 / 0.7 * 9)]], dtype=torch.float64)
+
+    def expected(logit):
+        one, none = (weighed.loss(logit, label) for label in torch.tensor([[1.0], [0.0]]).double())
+        return (rate * one + (1 - rate) * none).sum()
+
+    torch.testing.assert_close(torch.func.grad(expected)(best), torch.zeros(1, 1).double(), atol=1e-12, rtol=0)
+    # the curvature is that of labels as often one as the model says
+    p = torch.sigmoid(out[:, 0])
+
+    def own(logit, p):
+        one, none = (weighed.loss(logit[None, None], label) for label in (torch.ones(1), torch.zeros(1)))
+        return (p * one + (1 - p) * none).sum()
+
+    second = torch.stack([torch.func.hessian(own)(z, q) for z, q in zip(out[:, 0], p, strict=True)])
+    torch.testing.assert_close(weighed.curvature(out)[:, 0, 0], second)

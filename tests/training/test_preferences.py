@@ -1,5 +1,6 @@
 """Learners on ratings: tasks hold what users showed, nothing of new users is fitted, and training beats its start."""
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -21,7 +22,6 @@ from warmstart.training.preferences import (
     fill_in,
     fit,
     fit_tables,
-    row_weights,
     to_tasks,
 )
 
@@ -174,8 +174,10 @@ def test_clicks_have_an_entropy_of_their_own_weights(simulated_ratings):
     clicked = ratings._replace(value=(ratings.value > 3.5).astype(float), scale=(0.0, 1.0), kind="binary")
     parts = split_users(clicked, PAPER)
     tables = fit_tables(everything(parts.train), WEIGHTED)
-    assert tables.likelihood is binary and tables.centre == 0
-    torch.testing.assert_close(row_weights(tables, torch.tensor([0.0, 1.0])), torch.tensor(CLICK))
+    assert tables.centre == 0
+    losses = tables.likelihood.loss(torch.zeros(2, 1), torch.tensor([0.0, 1.0]))
+    torch.testing.assert_close(losses, 2 * torch.tensor(CLICK) * math.log(2))
+    assert fit_tables(everything(parts.train), NET).likelihood is binary
     cfg = paml.Config(rate=0.2)
     short = Schedule(epochs=2, users=16)
     fitted = fit(paml.build, everything(parts.train), cfg, 0, parts.validation, network=NET, schedule=short)
@@ -183,3 +185,20 @@ def test_clicks_have_an_entropy_of_their_own_weights(simulated_ratings):
     assert said.min() >= 0 and said.max() <= 1
     value = parts.test.asked.value
     assert said[value > 0.5].mean() > said[value < 0.5].mean()
+
+
+def test_chances_do_not_depend_on_the_weights_of_clicks(simulated_ratings):
+    """Users are judged by two to six events, mostly by none that was clicked: weights are felt there too."""
+    ratings = simulated_ratings(users=300)
+    draw = np.random.default_rng(0)
+    rare = ratings._replace(
+        value=(draw.random(len(ratings.value)) < 0.2).astype(float), scale=(0.0, 1.0), kind="binary"
+    )
+    parts = split_users(rare, PAPER)
+    schedule, network = Schedule(epochs=60, users=16), replace(WEIGHTED, identity=False)
+    still = melu.Config(inner_lr=1e-4, outer_lr=3e-3)  # so that one chance is said of all
+    fitted = fit(melu.build, everything(parts.train), still, 0, parts.validation, network=network, schedule=schedule)
+    said = float(fitted.predict(parts.test).mean.mean())
+    asked = to_batch(parts.validation.asked)  # whose rate is where training stops
+    rate = (asked.y * asked.mask).sum(1) / asked.mask.sum(1)
+    assert abs(said - float(rate.mean())) < 0.02, said

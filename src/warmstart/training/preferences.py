@@ -23,7 +23,7 @@ from warmstart.engine.loop import Report, silent
 from warmstart.engine.meta import Feed, predict_stack
 from warmstart.engine.stage import PLAIN, TRACED
 from warmstart.metrics.errors import SMALLEST
-from warmstart.models.likelihoods import binary, squared
+from warmstart.models.likelihoods import squared, weighed_binary
 from warmstart.models.mlp import seeded
 from warmstart.models.preference import FAST, PreferenceNet
 from warmstart.models.tabular import join
@@ -95,7 +95,7 @@ class Tables(NamedTuple):
 
     @property
     def likelihood(self) -> Likelihood:
-        return binary if self.clicks else squared
+        return weighed_binary(*self.weights) if self.clicks else squared
 
 
 class Catalogue(NamedTuple):
@@ -159,19 +159,13 @@ def to_tasks(tables: Tables, users: Users) -> Task:
         at = torch.from_numpy(ratings.user), torch.from_numpy(places(ratings))
         item, y, mask = torch.zeros(count, widest, dtype=torch.long), *torch.zeros(2, count, widest)
         item[at], y[at], mask[at] = torch.from_numpy(ratings.item), target(tables, ratings), torch.ones(())
-        return make_batch({"item": item}, y, row_weights(tables, y), mask)
+        return make_batch({"item": item}, y, mask=mask)
 
     return make_task(rows(users.shown), rows(users.asked), {"user": torch.arange(count)}, torch.arange(count))
 
 
 def target(tables: Tables, ratings: Ratings) -> Tensor:
     return torch.from_numpy((ratings.value - tables.centre) / tables.unit).float()
-
-
-def row_weights(tables: Tables, y: Tensor) -> Tensor:
-    """1, or those of clicks."""
-    missed, clicked = tables.weights
-    return torch.where(y > 0.5, clicked, missed) if tables.clicks else torch.ones_like(y)
 
 
 def paced(cfg: Any, tables: Tables) -> Any:
@@ -209,13 +203,11 @@ def fit(
     if hasattr(cfg, "warm_up"):
         cfg = replace(cfg, warm_up=min(cfg.warm_up, steps))  # an epoch at most, so that it ends before the first look
     learner = build(model, tables.likelihood, cfg, stage)
-    y = target(tables, ratings)
     pool = make_pool(
         {"item": torch.from_numpy(ratings.item)},
-        y,
+        target(tables, ratings),
         torch.from_numpy(np.bincount(ratings.user, minlength=len(ratings.users))),
         {"user": torch.arange(len(ratings.users))},
-        row_weights(tables, y),
     ).to(where)
     known = catalogue(tables, ratings, where)
     groups = 4 if len(ratings.users) >= FEW else 1
