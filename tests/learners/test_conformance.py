@@ -83,6 +83,7 @@ LEARNERS = {
     "reptile": Case(reptile.build, reptile.Config(**descent, outer_decay=7)),
     "imaml": Case(imaml.build, imaml.Config(**descent, prox=0.8, solve_steps=3)),
     "imaml-newton": Case(imaml.build, imaml.Config(**newton, inner_solve=3, solve_steps=3, curvature="gauss_newton")),
+    "imaml-head": Case(imaml.build, imaml.Config(**newton, solve_steps=2), "squared multiclass", fast="head.*"),
     "imaml-halvings": Case(imaml.build, imaml.Config(**descent, solve_steps=0, halvings=3), "squared"),
     "meta_sgd": Case(meta_sgd.build, meta_sgd.Config(**descent)),
     "meta_sgd-head": Case(meta_sgd.build, meta_sgd.Config(**descent, inner="adam", shrink=2.0), "binary", "head.*"),

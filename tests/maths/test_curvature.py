@@ -190,5 +190,5 @@ def test_products_are_those_of_the_matrix(likelihood):
     model, rows = network(likelihood, (5,)), batch(likelihood, 6)
     root = gauss_newton_root(model, likelihood)({}, model.params, rows)
     v = torch.randn(vector(model.params).numel())
-    said = vector(gauss_newton_product(model, likelihood)(model.params, rows, params_of(model, v)))
+    said = vector(gauss_newton_product(model, likelihood)({}, model.params, rows, params_of(model, v)))
     assert_close(said, root.mT @ (root @ v) / (rows.w * rows.mask).sum())

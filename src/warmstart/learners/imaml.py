@@ -2,7 +2,11 @@
 
     phi_t = argmin L(phi; support_t) + prox / 2 ||phi - theta||^2      (inner_steps of descent)
     d phi_t / d theta = (I + H_t / prox)^-1,   H_t = Hessian of L(phi_t; support_t)
-    theta <- theta - outer_lr * sum_t (I + H_t / prox)^-1 grad L(phi_t; query_t)
+    theta <- theta - outer_lr * sum_t v_t,   v_t = (I + H_t / prox)^-1 grad L(phi_t; query_t)
+
+Slow parameters, which all tasks share, move the minimum too:
+
+    slow <- slow - outer_lr * sum_t grad_slow [L(phi_t; query_t) - v_t / prox . grad_phi L(phi_t; support_t)]
 
 The inner problem is solved by gradient descent or by Gauss-Newton steps, each of some conjugate-gradient steps
 (`inner="newton"`); with `halvings` a step is as long as the objective allows. The inverse is
@@ -22,7 +26,7 @@ from torch import Tensor
 from torch.func import grad, grad_and_value, vjp
 
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Prediction, Task, Tree, task_loss
-from warmstart.core.trees import add, expand, scale, tree_map
+from warmstart.core.trees import add, dot, expand, scale, sum_tasks, tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last, value_and_grad
 from warmstart.maths import solve
@@ -60,22 +64,28 @@ SPACE: dict[str, list[Any]] = {
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
-    if len(model.fast) != len(model.params):
-        raise InputError("a model whose parameters are all fast", "some slow ones", "use maml for a fast/slow split")
     if cfg.curvature not in ("hessian", "gauss_newton"):
         raise InputError("a curvature hessian or gauss_newton", repr(cfg.curvature), "use one of these names")
-    loss = task_loss(model, likelihood)
+    mean_loss = task_loss(model, likelihood)
     optimiser = named("sgd" if cfg.inner == "newton" else cfg.inner)
     gauss_newton = gauss_newton_product(model, likelihood)
     out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
+    # products with a few fast parameters' curvature share the passes through the slow part; others compile sooner alone
+    together = 1 if len(model.fast) == len(model.params) else cfg.solve_steps
+
+    def loss(slow: Params, phi: Params, batch: Batch) -> Tensor:
+        return mean_loss({**slow, **phi}, batch)
 
     def start(state: State, descriptor: Tree) -> Inner:
-        return Inner(state.theta, optimiser.init(state.theta))
+        fast = model.split(state.theta)[0]
+        return Inner(fast, optimiser.init(fast))
 
     def descend(theta: Params, inner: Inner, batch: Batch, noise: Tree) -> Inner:
+        fast, slow = model.split(theta)
+
         def objective(phi: Params) -> Tensor:
-            away = torch.stack([((phi[name] - anchor) ** 2).sum() for name, anchor in theta.items()]).sum()
-            return loss(phi, batch) + 0.5 * cfg.prox * away
+            away = torch.stack([((phi[name] - anchor) ** 2).sum() for name, anchor in fast.items()]).sum()
+            return loss(slow, phi, batch) + 0.5 * cfg.prox * away
 
         def move(rate: float) -> Inner:
             return Inner(*optimiser.update(inner.phi, grads, inner.opt, rate))
@@ -84,7 +94,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         if cfg.inner == "newton":
 
             def curved(v: Params) -> Params:
-                bent: Params = add(gauss_newton(inner.phi, batch, v), scale(v, cfg.prox))
+                bent: Params = add(gauss_newton(slow, inner.phi, batch, v), scale(v, cfg.prox))
                 return bent
 
             grads = solve.conjugate_gradient(curved, grads, cfg.inner_solve)
@@ -101,37 +111,48 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         return descend(state.theta, inner, batch, noise)
 
     def predict(state: State, adapted: Params, x: Tree, noise: Tree) -> Any:
-        return Prediction(likelihood.mean(model.apply(adapted, x)))
+        return Prediction(likelihood.mean(model.apply({**model.split(state.theta)[1], **adapted}, x)))
 
-    def advance(nothing: Tree, at: Solving, phi: Params, support: Batch) -> Solving:
-        """One step towards (I + (H + damping) / prox)^-1 cotangent, for one task."""
+    def advance(slow: Params, at: Solving, phi: Params, support: Batch) -> Solving:
+        """`together` steps towards (I + (H + damping) / prox)^-1 cotangent, for one task."""
 
         def curved(v: Params) -> Params:
             if cfg.curvature == "hessian":
-                (product,) = vjp(lambda p: grad(loss)(p, support), phi)[1](v)  # H is symmetric
+                (product,) = vjp(lambda p: grad(loss, 1)(slow, p, support), phi)[1](v)  # H is symmetric
             else:
-                product = gauss_newton(phi, support, v)
+                product = gauss_newton(slow, phi, support, v)
             image: Params = add(scale(v, 1 + cfg.damping / cfg.prox), scale(product, 1 / cfg.prox))
             return image
 
-        return solve.advance(curved, at)
+        for _ in range(together):
+            at = solve.advance(curved, at)
+        return at
+
+    def moved(slow: Params, phi: Params, v: Params, support: Batch) -> Params:
+        """How the query loss changes with the slow parameters as they move the minimum, for one task."""
+        along: Params = grad(lambda own: -dot(grad(loss, 1)(own, phi, support), v) / cfg.prox)(slow)
+        return along
 
     ahead = last(descend, stage)
-    judged = value_and_grad(lambda nothing, phi, query: loss(phi, query), stage)
+    judged = value_and_grad(loss, stage)
     begun = stage.stack(lambda nothing, cotangent: solve.begin(cotangent))
     advanced = stage.stack(advance)
+    shifted = stage.stack(moved)
 
     def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+        fast, slow = model.split(state.theta)
         count = len(tasks.key)
-        opt = optimiser.init(state.theta)
-        first = Inner(expand(state.theta, count), expand(opt, count))
+        first = Inner(expand(fast, count), expand(optimiser.init(fast), count))
         inner = ahead(state.theta, first, tasks.support, (), cfg.inner_steps)
-        value, _, cotangent = judged((), inner.phi, tasks.query)
+        value, slow_grad, cotangent = judged(slow, inner.phi, tasks.query)
         if cfg.solve_steps:
             at = begun((), cotangent)
-            for _ in range(cfg.solve_steps):
-                at = advanced((), at, inner.phi, tasks.support)
+            for _ in range(0, cfg.solve_steps, together):
+                at = advanced(slow, at, inner.phi, tasks.support)
             cotangent = at.x
-        return Delta(tree_map(lambda leaf: leaf.sum(0), cotangent)), Info(value)
+            if slow:
+                slow_grad = add(slow_grad, sum_tasks(shifted(slow, inner.phi, cotangent, tasks.support)))
+        grads = {**slow_grad, **sum_tasks(cotangent)}
+        return Delta({name: grads[name] for name in state.theta}), Info(value)
 
     return Learner(out.init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps)

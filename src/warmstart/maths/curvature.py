@@ -96,14 +96,14 @@ def gauss_newton_root(model: Model, likelihood: Likelihood, noise: float = 0.5**
     return root
 
 
-def gauss_newton_product(model: Model, likelihood: Likelihood) -> Callable[[Params, Batch, Params], Params]:
-    """(phi, rows, v) -> G v, of the weighted mean loss of the rows in all parameters; no Jacobian is formed.
+def gauss_newton_product(model: Model, likelihood: Likelihood) -> Callable[[Params, Params, Batch, Params], Params]:
+    """(slow, phi, rows, v) -> G v, of the weighted mean loss of the rows in phi; no Jacobian is formed.
 
     Only reverse derivatives are taken: J v is the derivative of u -> J' u along v.
     """
 
-    def product(phi: Params, rows: Batch, v: Params) -> Params:
-        found: Any = vjp(lambda own: model.apply(own, rows.x), phi)
+    def product(slow: Params, phi: Params, rows: Batch, v: Params) -> Params:
+        found: Any = vjp(lambda own: model.apply({**slow, **own}, rows.x), phi)
         out, pull = found
         (moved,) = vjp(lambda u: pull(u)[0], torch.zeros_like(out))[1](v)
         weight = rows.w * rows.mask

@@ -31,11 +31,13 @@ from warmstart.report import Column, Results, Row, called, make_results, make_ro
 from warmstart.report.figures import reliability as reliability_figure
 from warmstart.report.page import Outcome, Section
 from warmstart.tasks.images import Images, sampler
+from warmstart.tasks.warps import Warp
 from warmstart.training.sources import from_family
 from warmstart.training.train import Plan, train
 
 ACCURACY, ALONE, NLL, ECE, MCE = "accuracy", "accuracy, alone", "NLL", "ECE", "MCE"
 CALIBRATED = ", calibrated"  # all probabilities to a power that the validation classes settle
+WARPED = ", warped"  # behind the name of a learner that is trained on bent pictures
 SPLIT = "split.json"  # the classes of each part, beside the results; `tasks.class_split.load_split` reads it
 BASELINES = ("nearest_centroid", "linear_head", "protonet")
 TEST, VALIDATION = 30_000, 40_000  # seeds of the episodes
@@ -55,7 +57,18 @@ HESSIAN_FREE = imaml.Config(  # the inner problem by Newton's method; "plain gra
     damping=2.0,
     curvature="gauss_newton",
 )
-
+IMPLICIT_HEAD = imaml.Config(  # of the head alone the inner problem is convex, and is solved
+    inner="newton",
+    inner_lr=1.0,
+    inner_steps=5,
+    test_steps=5,
+    inner_solve=10,
+    halvings=1,
+    prox=0.005,
+    solve_steps=15,
+    damping=0.0,
+    curvature="gauss_newton",
+)
 
 # of a prior over a whole network: narrow, or its draws drown the signal, and hardly pulling, or steps overshoot
 GAUSSIAN: dict[str, Any] = {"samples": 1, "sd": 1e-3, "kl_weight": 1e-6}
@@ -109,15 +122,17 @@ class Network(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """A learner as it is run here: its settings by way and shot, and which parameters a task adapts."""
+    """A learner as it is run here: its settings by way and shot, which parameters a task adapts, and how the pictures
+    that it is trained on are bent."""
 
     build: Callable[..., Learner]
     config: Callable[[Setting], Any]
     fast: str = "*"
+    bend: Warp | None = None
 
 
-def entries(paper: Mapping[str, Callable[[Setting], Any]]) -> dict[str, Entry]:
-    """The learners, with settings that a study gives by way and shot."""
+def entries(paper: Mapping[str, Callable[[Setting], Any]], bend: Warp) -> dict[str, Entry]:
+    """The learners, with settings that a study gives by way and shot; those named *warped* train on bent pictures."""
     builds: dict[str, Callable[..., Learner]] = {
         "scratch": scratch.build,
         "maml": maml.build,
@@ -125,6 +140,7 @@ def entries(paper: Mapping[str, Callable[[Setting], Any]]) -> dict[str, Entry]:
         "reptile": reptile.build,
         "imaml": imaml.build,
         "imaml, plain gradient": imaml.build,
+        "imaml, head": imaml.build,
         "meta_sgd": meta_sgd.build,
         "anil": maml.build,
         "maml, blank head": maml.build,
@@ -134,8 +150,13 @@ def entries(paper: Mapping[str, Callable[[Setting], Any]]) -> dict[str, Entry]:
         "gem_head": gem_head.build,
         "protonet": protonet.build,
     }
-    fast = {"anil": "head.*"}
-    return {name: Entry(build, paper[name], fast.get(name, "*")) for name, build in builds.items() if name in paper}
+    fast = {"anil": "head.*", "imaml, head": "head.*"}
+    return {
+        name + more: Entry(build, paper[name], fast.get(name, "*"), bent)
+        for more, bent in (("", None), (WARPED, bend))
+        for name, build in builds.items()
+        if name in paper
+    }
 
 
 class Judged(NamedTuple):
@@ -195,7 +216,8 @@ def kept_name(
 ) -> str:
     """Of the checkpoints of a row: other settings have another name, and start afresh."""
     way, config = setting.way, learners[name].config(setting) if name in learners else size.classifier
-    words = repr((size.plan, size.looks, size.tasks[way], size.asked[way], network, config))
+    bent = learners[name].bend if name in learners else None
+    words = repr((size.plan, size.looks, size.tasks[way], size.asked[way], network, config, *filter(None, [bent])))
     return f"{name}-{setting.short}-{seed}-{blake2b(words.encode(), digest_size=4).hexdigest()}"
 
 
@@ -239,10 +261,8 @@ def fit(
     with seeded(seed):
         net = Conv4(parts.train.shape, way, network.filters, network.strided).to(device)
         model = functional(net, entry.fast)
-    if name == "protonet":
-        learner = entry.build(model, way, config, stage)
-    else:
-        learner = entry.build(model, multiclass, config, stage)
+    judged_by: Any = way if entry.build is protonet.build else multiclass
+    learner = entry.build(model, judged_by, config, stage)
     state = to_device(learner.init(model.params), device)
     draws = next(iter(learner.noise.predict), 1)  # networks that a prediction needs of a task
     chunk = max(1, CHUNK[device.type] // draws)
@@ -253,7 +273,7 @@ def fit(
         return 1 - float(accuracy(said.mean, judged.query).mean())
 
     if name != "scratch":
-        draw = sampler(parts.train, way, shot, size.asked[way])
+        draw = sampler(parts.train, way, shot, size.asked[way], bend=entry.bend)
         source = from_family(draw, size.tasks[way], seed, learner.noise, device, block=BLOCK)
         state = train(learner, state, source, size.plan, validate, stage=stage, folder=folder, progress=report).state
 

@@ -18,6 +18,7 @@ from warmstart.report.page import Outcome
 from warmstart.studies.few_shot import (
     GAUSSIAN,
     HESSIAN_FREE,
+    IMPLICIT_HEAD,
     SPLIT,
     Network,
     Parts,
@@ -30,6 +31,7 @@ from warmstart.tasks.class_split import take_classes
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.images import with_rotations
 from warmstart.tasks.omniglot import read_omniglot, split_omniglot
+from warmstart.tasks.warps import Warp
 from warmstart.training.train import Plan
 
 ALL = (
@@ -42,6 +44,7 @@ ALL = (
     "reptile",
     "imaml",
     "imaml, plain gradient",
+    "imaml, head",
     "meta_sgd",
     "anil",
     "maml, blank head",
@@ -80,6 +83,7 @@ LEARNERS = entries(
         "imaml, plain gradient": lambda at: imaml.Config(
             inner_lr=0.4, inner_steps=5, test_steps=5, prox=0.1, damping=2.0
         ),
+        "imaml, head": lambda at: IMPLICIT_HEAD,
         "meta_sgd": lambda at: meta_sgd.Config(inner_lr=0.1, inner_steps=1 if at.way <= 5 else 3),
         "anil": lambda at: maml.Config(inner_lr=1.0, inner_steps=3, test_steps=3),
         "maml, blank head": lambda at: maml.Config(**BLANK),
@@ -87,7 +91,8 @@ LEARNERS = entries(
         "gem_bml_plus": lambda at: gem.Config(**_descent(at.way), **GAUSSIAN, per_row=True, widths=False),
         "gem_head": lambda at: gem_head.Config(),
         "protonet": lambda at: protonet.Config(),
-    }
+    },
+    Warp(turn=10, shift=0.07, stretch=0.1, slant=0.1),
 )
 SIZES = {
     "quick": Size(

@@ -16,6 +16,7 @@ from warmstart.report.page import Outcome
 from warmstart.studies.few_shot import (
     GAUSSIAN,
     HESSIAN_FREE,
+    IMPLICIT_HEAD,
     SPLIT,
     Network,
     Parts,
@@ -28,6 +29,7 @@ from warmstart.studies.few_shot import (
 from warmstart.tasks.class_split import take_classes
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.tiny_imagenet import read_tiny_imagenet, split_tiny_imagenet
+from warmstart.tasks.warps import Warp
 from warmstart.training.train import Plan
 
 ALL = (
@@ -40,6 +42,7 @@ ALL = (
     "reptile",
     "imaml",
     "imaml, plain gradient",
+    "imaml, head",
     "meta_sgd",
     "anil",
     "abml",
@@ -55,13 +58,15 @@ LEARNERS = entries(
         "reptile": lambda at: reptile.Config(inner_lr=1e-3, inner_steps=8, test_steps=50, outer_lr=1.0),
         "imaml": lambda at: HESSIAN_FREE,
         "imaml, plain gradient": lambda at: imaml.Config(inner_lr=0.01, inner_steps=10, test_steps=10, prox=0.5),
+        "imaml, head": lambda at: IMPLICIT_HEAD,
         "meta_sgd": lambda at: meta_sgd.Config(inner_lr=0.01, inner_steps=1),
         "anil": lambda at: maml.Config(inner_lr=0.1, inner_steps=5, test_steps=10),
         "abml": lambda at: abml.Config(**of_sums(DESCENT, at), **GAUSSIAN),
         "gem_bml_plus": lambda at: gem.Config(**DESCENT, **GAUSSIAN, per_row=True, widths=False),
         "gem_head": lambda at: gem_head.Config(weight_decay=1.0),
         "protonet": lambda at: protonet.Config(),
-    }
+    },
+    Warp(turn=10, shift=0.1, stretch=0.1, slant=0.1, mirror=True),
 )
 SIZES = {
     "quick": Size(

@@ -1,0 +1,99 @@
+"""iMAML with slow parameters: they move the minimum that a task is adapted to, and the implicit gradient knows it."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from warmstart.core import functional, make_batch, make_task
+from warmstart.core.trees import take
+from warmstart.engine.stage import LOOPED, PLAIN, TRACED
+from warmstart.learners import imaml
+from warmstart.models.likelihoods import multiclass
+from warmstart.models.mlp import MLP, seeded
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+SOLVED = imaml.Config(
+    inner="newton",
+    inner_lr=1.0,
+    inner_steps=12,
+    inner_solve=25,
+    solve_steps=25,
+    prox=0.3,
+    damping=0.0,
+    weight_decay=0.2,
+)
+
+
+@pytest.fixture
+def model():
+    with seeded(3):
+        return functional(MLP(2, (6,), 3), fast="head.*")
+
+
+@pytest.fixture
+def tasks():
+    with seeded(4):
+        x, y = torch.randn(2, 7, 2), torch.arange(7).remainder(3).expand(2, 7)
+        support = make_batch(x, y, w=torch.rand(2, 7) + 0.5)
+        return make_task(support, make_batch(torch.randn(2, 12, 2), torch.randint(3, (2, 12))))
+
+
+def judged(model, theta, task, prox):
+    """The query loss at the minimum of the inner problem, found by torch's own quasi-Newton method."""
+    slow = {name: leaf for name, leaf in theta.items() if not name.startswith("head")}
+    anchor = {name: leaf for name, leaf in theta.items() if name.startswith("head")}
+    phi = {name: leaf.clone().requires_grad_() for name, leaf in anchor.items()}
+    search = torch.optim.LBFGS(phi.values(), max_iter=500, tolerance_grad=1e-12, tolerance_change=0, history_size=50)
+    share = task.support.w / task.support.w.sum()
+
+    def height():
+        search.zero_grad()
+        rows = F.cross_entropy(model.apply({**slow, **phi}, task.support.x), task.support.y.long(), reduction="none")
+        away = sum(((phi[name] - anchor[name]) ** 2).sum() for name in phi)
+        total = (share * rows).sum() + 0.5 * prox * away
+        total.backward()
+        return total
+
+    search.step(height)
+    found = {name: leaf.detach() for name, leaf in phi.items()}
+    return F.cross_entropy(model.apply({**slow, **found}, task.query.x), task.query.y.long()).item()
+
+
+@pytest.mark.parametrize("curvature", ["hessian", "gauss_newton"])
+def test_meta_gradient_is_that_of_finite_differences_of_the_minimum(model, tasks, curvature):
+    learner = imaml.build(model, multiclass, replace(SOLVED, curvature=curvature))
+    state = learner.init(model.params)
+    grad = learner.meta_grad(state, tasks, ())[0].grad
+    assert set(grad) == set(model.params)
+    for name, leaf in state.theta.items():
+        found = torch.zeros_like(leaf)
+        for place in range(leaf.numel()):
+            sides = []
+            for sign in (1, -1):
+                moved = {n: v.clone() for n, v in state.theta.items()}
+                moved[name].view(-1)[place] += sign * 1e-4
+                sides.append(sum(judged(model, moved, take(tasks, i), SOLVED.prox) for i in range(2)))
+            found.view(-1)[place] = (sides[0] - sides[1]) / 2e-4
+        torch.testing.assert_close(grad[name], found, rtol=1e-4, atol=1e-6)
+
+
+def test_without_the_minimums_motion_the_gradient_is_another(model, tasks):
+    """What the test above would miss if slow parameters had the plain gradient at phi."""
+    whole, plain = (imaml.build(model, multiclass, replace(SOLVED, solve_steps=steps)) for steps in (25, 0))
+    state = whole.init(model.params)
+    ours, bare = (learner.meta_grad(state, tasks, ())[0].grad for learner in (whole, plain))
+    for name in model.params:
+        assert (ours[name] - bare[name]).norm() > 0.1 * bare[name].norm()
+
+
+@pytest.mark.parametrize("stage", [TRACED, LOOPED], ids=["traced", "looped"])
+@pytest.mark.parametrize("more", [{}, {"inner": "momentum", "inner_lr": 0.1}, {"halvings": 2}, {"solve_steps": 0}])
+def test_every_way_to_run_it_is_the_same(model, tasks, stage, more):
+    cfg = replace(SOLVED, inner_steps=2, **more)
+    wanted, found = (imaml.build(model, multiclass, cfg, way) for way in (PLAIN, stage))
+    state = wanted.init(model.params)
+    for name, leaf in wanted.meta_grad(state, tasks, ())[0].grad.items():
+        torch.testing.assert_close(found.meta_grad(state, tasks, ())[0].grad[name], leaf)
