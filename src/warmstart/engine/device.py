@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, _GeneratorContextManager, contextmanager
 
 import torch
 
 from warmstart.core import InputError
 
 
-@contextmanager
-def fast_products(device: torch.device) -> Iterator[None]:
+def fast_products(device: torch.device) -> AbstractContextManager[None]:
     """On a GPU products of float32 matrices may be rounded to bfloat16 first; they add up in float32."""
+    return _products("medium" if device.type == "cuda" else torch.get_float32_matmul_precision())
+
+
+def exact_products() -> _GeneratorContextManager[None]:
+    """No product of float32 matrices is rounded, whatever is allowed around: for linear systems solved by products.
+
+    Also a decorator of functions.
+    """
+    return _products("highest")
+
+
+@contextmanager
+def _products(precision: str) -> Iterator[None]:
     before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("medium" if device.type == "cuda" else before)
+    torch.set_float32_matmul_precision(precision)
     try:
         yield
     finally:

@@ -26,7 +26,8 @@ from torch import Tensor
 from torch.func import grad, grad_and_value, vjp
 
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Prediction, Task, Tree, task_loss
-from warmstart.core.trees import add, dot, expand, scale, sum_tasks, tree_map
+from warmstart.core.trees import add, dot, expand, scale, sum_tasks, tree_map, zeros_like
+from warmstart.engine.device import exact_products
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last, value_and_grad
 from warmstart.maths import solve
@@ -66,12 +67,19 @@ SPACE: dict[str, list[Any]] = {
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     if cfg.curvature not in ("hessian", "gauss_newton"):
         raise InputError("a curvature hessian or gauss_newton", repr(cfg.curvature), "use one of these names")
-    mean_loss = task_loss(model, likelihood)
     optimiser = named("sgd" if cfg.inner == "newton" else cfg.inner)
-    gauss_newton = gauss_newton_product(model, likelihood)
     out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
-    # products with a few fast parameters' curvature share the passes through the slow part; others compile sooner alone
-    together = 1 if len(model.fast) == len(model.params) else cfg.solve_steps
+    # where the head alone is adapted its rows are features, which the network makes once
+    headed = model.top is not None and all(name.startswith("head.") for name in model.fast)
+    acting = model._replace(apply=model.top) if headed and model.top else model
+    mean_loss, gauss_newton = task_loss(acting, likelihood), gauss_newton_product(acting, likelihood)
+
+    def see(slow: Params, x: Tree) -> Tree:
+        return model.features(slow, x) if headed else x
+
+    def beside(theta: Params) -> Params:
+        """The slow parameters that the inner problem knows."""
+        return {} if headed else model.split(theta)[1]
 
     def loss(slow: Params, phi: Params, batch: Batch) -> Tensor:
         return mean_loss({**slow, **phi}, batch)
@@ -81,7 +89,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         return Inner(fast, optimiser.init(fast))
 
     def descend(theta: Params, inner: Inner, batch: Batch, noise: Tree) -> Inner:
-        fast, slow = model.split(theta)
+        fast, slow = model.split(theta)[0], beside(theta)
 
         def objective(phi: Params) -> Tensor:
             away = torch.stack([((phi[name] - anchor) ** 2).sum() for name, anchor in fast.items()]).sum()
@@ -108,13 +116,16 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         return found
 
     def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
-        return descend(state.theta, inner, batch, noise)
+        seen = see(model.split(state.theta)[1], batch.x)
+        with exact_products():
+            return descend(state.theta, inner, batch._replace(x=seen), noise)
 
     def predict(state: State, adapted: Params, x: Tree, noise: Tree) -> Any:
-        return Prediction(likelihood.mean(model.apply({**model.split(state.theta)[1], **adapted}, x)))
+        seen = see(model.split(state.theta)[1], x)
+        return Prediction(likelihood.mean(acting.apply({**beside(state.theta), **adapted}, seen)))
 
     def advance(slow: Params, at: Solving, phi: Params, support: Batch) -> Solving:
-        """`together` steps towards (I + (H + damping) / prox)^-1 cotangent, for one task."""
+        """One step towards (I + (H + damping) / prox)^-1 cotangent, for one task."""
 
         def curved(v: Params) -> Params:
             if cfg.curvature == "hessian":
@@ -124,34 +135,45 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
             image: Params = add(scale(v, 1 + cfg.damping / cfg.prox), scale(product, 1 / cfg.prox))
             return image
 
-        for _ in range(together):
-            at = solve.advance(curved, at)
-        return at
+        return solve.advance(curved, at)
 
-    def moved(slow: Params, phi: Params, v: Params, support: Batch) -> Params:
-        """How the query loss changes with the slow parameters as they move the minimum, for one task."""
-        along: Params = grad(lambda own: -dot(grad(loss, 1)(own, phi, support), v) / cfg.prox)(slow)
-        return along
+    def judge(slow: Params, own: tuple[Params, Tree], query: Batch) -> Tensor:
+        return loss(slow, own[0], query._replace(x=own[1]) if headed else query)
 
-    ahead = last(descend, stage)
-    judged = value_and_grad(loss, stage)
+    def pushed(slow: Params, seen: Tree, phi: Params, v: Params, support: Batch) -> Tensor:
+        """Its gradient is how the query loss changes as slow parameters, or features, move the minimum of one task."""
+        rows = support._replace(x=seen) if headed else support
+        return -dot(grad(loss, 1)(slow, phi, rows), v) / cfg.prox
+
+    encode = stage.differentiate(lambda slow, nothing, *rows: tuple(see(slow, x) for x in rows))
+    ahead = exact_products()(last(descend, stage))
+    judged = value_and_grad(judge, stage)
     begun = stage.stack(lambda nothing, cotangent: solve.begin(cotangent))
-    advanced = stage.stack(advance)
-    shifted = stage.stack(moved)
+    advanced = exact_products()(stage.stack(advance))
+    moved = value_and_grad(pushed, stage)
 
     def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
         fast, slow = model.split(state.theta)
-        count = len(tasks.key)
+        known, (support, query), count = beside(state.theta), tasks[:2], len(tasks.key)
+        shown: Tree = ()
+        asked: Tree = ()
+        if headed:
+            (shown, asked), kept = encode.forward(slow, torch.zeros_like(query.w[:, 0]), support.x, query.x)
+            support, query = support._replace(x=shown), query._replace(x=asked)
         first = Inner(expand(fast, count), expand(optimiser.init(fast), count))
-        inner = ahead(state.theta, first, tasks.support, (), cfg.inner_steps)
-        value, slow_grad, cotangent = judged(slow, inner.phi, tasks.query)
+        inner = ahead({**known, **fast}, first, support, (), cfg.inner_steps)
+        value, slow_grad, (cotangent, by_query) = judged(known, (inner.phi, asked), query)
+        by_support = zeros_like(shown)
         if cfg.solve_steps:
             at = begun((), cotangent)
-            for _ in range(0, cfg.solve_steps, together):
-                at = advanced(slow, at, inner.phi, tasks.support)
+            for _ in range(cfg.solve_steps):
+                at = advanced(known, at, inner.phi, support)
             cotangent = at.x
             if slow:
-                slow_grad = add(slow_grad, sum_tasks(shifted(slow, inner.phi, cotangent, tasks.support)))
+                _, more, by_support = moved(known, shown, inner.phi, cotangent, support)
+                slow_grad = add(slow_grad, more)
+        if headed:
+            slow_grad, _ = encode.backward(kept, (by_support, by_query))
         grads = {**slow_grad, **sum_tasks(cotangent)}
         return Delta({name: grads[name] for name in state.theta}), Info(value)
 

@@ -74,9 +74,12 @@ class Conv4(nn.Module):
             out = block(out, share)
         return out.mean((2, 3)) if self.strided else out.flatten(1)
 
-    def forward(self, x: dict[str, Tensor]) -> Tensor:
-        scores: Tensor = self.head(self.features(x))
+    def top(self, features: Tensor) -> Tensor:
+        scores: Tensor = self.head(features)
         return scores
+
+    def forward(self, x: dict[str, Tensor]) -> Tensor:
+        return self.top(self.features(x))
 
 
 LONG = 10_000  # updates that make up for compiling, which takes a minute and then runs three times as fast

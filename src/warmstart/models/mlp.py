@@ -54,9 +54,12 @@ class MLP(nn.Module):
         out: Tensor = self.body(x)
         return out
 
-    def forward(self, x: Tensor) -> Tensor:
-        out: Tensor = self.head(self.features(x))
+    def top(self, features: Tensor) -> Tensor:
+        out: Tensor = self.head(features)
         return out
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.top(self.features(x))
 
 
 @contextmanager

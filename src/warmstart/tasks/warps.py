@@ -45,6 +45,6 @@ def warp(pixels: Tensor, how: Warp, uniform: Tensor) -> Tensor:
     side = torch.where(drawn[:, 6] > 0, -1.0, 1.0) if how.mirror else torch.ones_like(angle)
     cos, sin = angle.cos(), angle.sin()
     rows = (side * cos * wide, cos * slant - sin * high, across, side * sin * wide, sin * slant + cos * high, down)
-    grid = F.affine_grid(torch.stack(rows, -1).unflatten(-1, (2, 3)), list(flat.shape), align_corners=False)
+    grid = F.affine_grid(torch.stack(rows, -1).reshape(-1, 2, 3), list(flat.shape), align_corners=False)
     bent: Tensor = F.grid_sample(flat, grid, padding_mode="border", align_corners=False)
     return bent.reshape(pixels.shape)
