@@ -32,7 +32,7 @@ from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last, value_and_grad
 from warmstart.maths import solve
 from warmstart.maths.curvature import gauss_newton_product
-from warmstart.maths.descent import Inner, finish
+from warmstart.maths.descent import Inner, blank_names, blanked, finish
 from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, Info, State, outer
 from warmstart.maths.solve import Solving
@@ -50,6 +50,7 @@ class Config:
     solve_steps: int = 5  # of conjugate gradient; 0 uses the plain gradient
     curvature: str = "hessian"  # or gauss_newton, which has no negative directions
     damping: float = 1.0  # added to the curvature
+    blank: str = ""  # pattern of the fast parameters that start every task at zero and are not learned
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.0
@@ -67,6 +68,7 @@ SPACE: dict[str, list[Any]] = {
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     if cfg.curvature not in ("hessian", "gauss_newton"):
         raise InputError("a curvature hessian or gauss_newton", repr(cfg.curvature), "use one of these names")
+    blank = blank_names(model, cfg.blank)
     optimiser = named("sgd" if cfg.inner == "newton" else cfg.inner)
     out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
     # where the head alone is adapted its rows are features, which the network makes once
@@ -83,6 +85,9 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
 
     def loss(slow: Params, phi: Params, batch: Batch) -> Tensor:
         return mean_loss({**slow, **phi}, batch)
+
+    def init(params: Params) -> State:
+        return out.init(blanked(params, blank))
 
     def start(state: State, descriptor: Tree) -> Inner:
         fast = model.split(state.theta)[0]
@@ -175,6 +180,6 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         if headed:
             slow_grad, _ = encode.backward(kept, (by_support, by_query))
         grads = {**slow_grad, **sum_tasks(cotangent)}
-        return Delta({name: grads[name] for name in state.theta}), Info(value)
+        return Delta(blanked({name: grads[name] for name in state.theta}, blank)), Info(value)
 
-    return Learner(out.init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps)
+    return Learner(init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps)

@@ -13,17 +13,15 @@ Finn, Abbeel and Levine, 2017. Differs from the paper: see docs/methods/maml.md.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from typing import Any
 
-import torch
 from torch import Tensor
 
-from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Task, Tree, task_loss
+from warmstart.core import Batch, Learner, Likelihood, Model, Params, Task, Tree, task_loss
 from warmstart.core.trees import add, expand, sum_tasks, zeros_like
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last, unroll, value_and_grad
-from warmstart.maths.descent import Inner, descent, finish
+from warmstart.maths.descent import Inner, blank_names, blanked, descent, finish
 from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, Info, State, outer
 
@@ -54,18 +52,13 @@ SPACE: dict[str, list[Any]] = {
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
-    if cfg.blank and not any(fnmatch(name, cfg.blank) for name in model.fast):
-        raise InputError(f"a fast parameter named like {cfg.blank}", ", ".join(sorted(model.fast)), "name one of them")
+    blank = blank_names(model, cfg.blank)
     loss = task_loss(model, likelihood)
     inner_loop = descent(model, likelihood, named(cfg.inner))
     out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
 
-    def blanked(tree: Params) -> Params:
-        blank = {name for name in model.fast if fnmatch(name, cfg.blank)}
-        return {name: torch.zeros_like(leaf) if name in blank else leaf for name, leaf in tree.items()}
-
     def init(params: Params) -> State:
-        return out.init(blanked(params))
+        return out.init(blanked(params, blank))
 
     def start(state: State, descriptor: Tree) -> Inner:
         return inner_loop.start(model.split(state.theta)[0])
@@ -102,6 +95,6 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
             slow_grad, cotangent = add(slow_grad, through), pulled.phi
         fast_grad = total(cotangent)
         grads = {**slow_grad, **fast_grad}
-        return Delta(blanked({name: grads[name] for name in state.theta})), Info(value)
+        return Delta(blanked({name: grads[name] for name in state.theta}, blank)), Info(value)
 
     return Learner(init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps)

@@ -9,13 +9,14 @@ parameters alone, which is all that differs between tasks. With `shrink`, few ro
 from __future__ import annotations
 
 from collections.abc import Callable
+from fnmatch import fnmatch
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import grad
 
-from warmstart.core import Batch, Likelihood, Model, Params, Prediction, Tree, task_loss
+from warmstart.core import Batch, InputError, Likelihood, Model, Params, Prediction, Tree, task_loss
 from warmstart.core.trees import scale, tree_map
 from warmstart.maths.optim import Optimiser
 
@@ -55,6 +56,18 @@ def descent(model: Model, likelihood: Likelihood, optimiser: Optimiser, shrink: 
         return Prediction(likelihood.mean(model.apply({**slow, **phi}, x)))
 
     return Descent(start, step, predict)
+
+
+def blank_names(model: Model, pattern: str) -> frozenset[str]:
+    """The fast parameters that start every task at zero and are not learned; none for an empty pattern."""
+    names = frozenset(name for name in model.fast if pattern and fnmatch(name, pattern))
+    if pattern and not names:
+        raise InputError(f"a fast parameter named like {pattern}", ", ".join(sorted(model.fast)), "name one of them")
+    return names
+
+
+def blanked(params: Params, names: frozenset[str]) -> Params:
+    return {name: torch.zeros_like(leaf) if name in names else leaf for name, leaf in params.items()}
 
 
 def finish(state: Any, inner: Inner, batch: Batch) -> Params:

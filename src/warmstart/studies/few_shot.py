@@ -57,17 +57,18 @@ HESSIAN_FREE = imaml.Config(  # the inner problem by Newton's method; "plain gra
     damping=2.0,
     curvature="gauss_newton",
 )
-IMPLICIT_HEAD = imaml.Config(  # of the head alone the inner problem is convex, and is solved
+IMPLICIT_HEAD = imaml.Config(  # of a head that starts blank the inner problem is convex, and is solved
     inner="newton",
     inner_lr=1.0,
-    inner_steps=5,
-    test_steps=5,
-    inner_solve=10,
-    halvings=1,
+    inner_steps=8,
+    test_steps=8,
+    inner_solve=5,
+    halvings=2,
     prox=0.005,
-    solve_steps=15,
+    solve_steps=10,
     damping=0.0,
     curvature="gauss_newton",
+    blank="head.*",
 )
 
 # of a prior over a whole network: narrow, or its draws drown the signal, and hardly pulling, or steps overshoot
