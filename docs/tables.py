@@ -16,9 +16,12 @@ from warmstart.studies import cost, inner_steps, omniglot, tiny_imagenet
 PAGES = {
     "scratch": ["scratch"],
     "pretrain": ["pretrain"],
-    "maml": ["maml", "fomaml", "anil", "maml, blank head", "fomaml, blank head", "maml, paper"],
+    "maml": [
+        *("maml", "fomaml", "anil", "maml, blank head", "fomaml, blank head", "maml, paper"),
+        *("maml, warped", "fomaml, warped"),
+    ],
     "reptile": ["reptile", "reptile, paper"],
-    "imaml": ["imaml", "imaml, plain gradient"],
+    "imaml": ["imaml", "imaml, plain gradient", "imaml_head", "imaml_head, warped"],
     "meta_sgd": ["meta_sgd"],
     "bmaml": ["bmaml"],
     "empirical_bayes": ["empirical_bayes"],
@@ -40,7 +43,7 @@ PAGES = {
     ],
     "nearest_centroid": ["nearest_centroid"],
     "linear_head": ["linear_head"],
-    "protonet": ["protonet"],
+    "protonet": ["protonet", "protonet, warped"],
     "click_bayes": ["click_bayes", "click_bayes, level alone"],
     "preference_bayes": [
         "preference_bayes",

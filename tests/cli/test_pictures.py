@@ -284,7 +284,9 @@ def test_export_writes_a_file_that_says_what_adapt_says(cli, here):
 
 def test_fit_tunes_compares_and_turns(cli, here):
     line = ("fit", "data", "--images", "--way", "3", *FAST, "--steps", "4", "--every", "4")
-    done = cli(*line, "--method", "auto", "--trials", "2", "--rotations", "-o", "tuned")
+    done = cli(*line, "--method", "auto", "--trials", "2", "--rotations", "--no-warp", "-o", "tuned")
     assert done.code == 0 and re.search(r"gem_head +│ +2 │", done.out) and re.search(r"protonet +│ +2 │", done.out)
-    assert json.loads((here / "tuned" / "config.json").read_text())["rotations"] is True
+    config = json.loads((here / "tuned" / "config.json").read_text())
+    assert config["rotations"] is True and config["warp"] is False
     refused(cli("fit", "rows.csv", "--rotations", "-o", "x"), "--rotations")
+    refused(cli("fit", "rows.csv", "--no-warp", "-o", "x"), "--warp")

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from warmstart.core import InputError
-from warmstart.engine.device import choose_device
+from warmstart.engine.device import choose_device, exact_products, fast_products
 
 
 def test_auto_takes_cuda_where_there_is_one():
@@ -29,3 +29,19 @@ def test_a_cuda_device_beyond_the_last(monkeypatch):
     assert choose_device("cuda:1") == torch.device("cuda:1")
     with pytest.raises(InputError, match="2"):
         choose_device("cuda:2")
+
+
+def test_exact_products_within_fast_ones_and_back():
+    before = torch.get_float32_matmul_precision()
+    said = []
+
+    @exact_products()
+    def inside():
+        said.append(torch.get_float32_matmul_precision())
+
+    with fast_products(torch.device("cuda")):
+        assert torch.get_float32_matmul_precision() == "medium"
+        inside()
+        inside()
+        assert torch.get_float32_matmul_precision() == "medium"
+    assert said == ["highest"] * 2 and torch.get_float32_matmul_precision() == before

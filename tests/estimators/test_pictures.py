@@ -10,15 +10,17 @@ from PIL import Image
 from warmstart.core import InputError
 from warmstart.estimators import PictureLearner
 from warmstart.estimators.picture_fitting import blocks, split_for
+from warmstart.estimators.picture_learner import card
 from warmstart.estimators.picture_methods import Design, design_for
 from warmstart.estimators.picture_model import convert
 from warmstart.tasks import images as images_module
 from warmstart.tasks.images import make_images
+from warmstart.tasks.warps import SLIGHT
 from warmstart.training.train import Plan
 
 PLAN = Plan(steps=20, tasks=4, query=2, every=20)
 SHORT = Plan(steps=2, tasks=2, query=2, every=2)
-METHODS = ("protonet", "fomaml", "gem_head")
+METHODS = ("protonet", "fomaml", "gem_head", "imaml_head")
 
 
 def bars(classes=12, each=6, side=16, seed=0):
@@ -222,9 +224,9 @@ def test_auto_takes_the_method_and_the_trial_with_the_least_validation_loss(imag
 def test_turned_classes_are_trained_on_and_only_that(images, monkeypatch, tmp_path):
     seen = []
 
-    def sampler(part, *rest):
+    def sampler(part, *rest, **more):
         seen.append(part)
-        return images_module.sampler(part, *rest)
+        return images_module.sampler(part, *rest, **more)
 
     monkeypatch.setattr("warmstart.estimators.picture_fitting.sampler", sampler)
     learner = PictureLearner(3, 1, "protonet", plan=SHORT, rotations=True, device="cpu").fit(images)
@@ -240,6 +242,34 @@ def test_turned_classes_are_trained_on_and_only_that(images, monkeypatch, tmp_pa
     assert "turns by 90 degrees" in (tmp_path / "model" / "card.md").read_text()
     with pytest.raises(InputError, match="square pictures to turn, got 16 x 12"):
         PictureLearner(3, 1, plan=SHORT, rotations=True, size=(16, 12), device="cpu").fit(images)
+
+
+def test_pictures_to_train_on_are_bent_and_others_are_not(images, monkeypatch, tmp_path):
+    bends = []
+
+    def sampler(part, *rest, bend=None):
+        bends.append(bend)
+        return images_module.sampler(part, *rest, bend=bend)
+
+    for module in ("picture_fitting", "picture_judging", "picture_comparison"):
+        monkeypatch.setattr(f"warmstart.estimators.{module}.sampler", sampler, raising=False)
+    bent = PictureLearner(3, 1, "protonet", plan=SHORT, device="cpu").fit(images)
+    assert bends.count(SLIGHT) == 1  # episodes to train on; those to stop by are as they came
+    plain = PictureLearner(3, 1, "protonet", plan=SHORT, warp=False, device="cpu").fit(images)
+    assert bends.count(SLIGHT) == 1 and plain.fitted.value != bent.fitted.value
+    bent.save(tmp_path / "model")
+    assert PictureLearner.load(tmp_path / "model").warp
+    assert "slightly warped" in (tmp_path / "model" / "card.md").read_text()
+    assert "warped" not in card(plain.fitted)
+
+
+def test_models_of_before_had_no_warp(fitted, tmp_path):
+    fitted["protonet"].save(tmp_path / "model")
+    path = tmp_path / "model" / "config.json"
+    config = json.loads(path.read_text())
+    del config["warp"]
+    path.write_text(json.dumps(config))
+    assert PictureLearner.load(tmp_path / "model").warp is False
 
 
 def test_a_second_fit_is_a_new_model(images):

@@ -135,7 +135,6 @@ INNER = [
     for inner in sorted({"sgd", "momentum", "adam"} - {case.config.inner})
     for name in case.likelihoods.split()[:1]
 ]
-# to compile, and another line of the method has their stages but for a term or the inner rule
 ANYWHERE = [param for param in EVERY if not param.values[0].placed]
 every, once, anywhere = (pytest.mark.parametrize(("case", "likelihood"), cases) for cases in (EVERY, ONCE, ANYWHERE))
 

@@ -6,7 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from warmstart.core import functional, make_batch, make_task
+from warmstart.core import InputError, functional, make_batch, make_task
+from warmstart.core.learner import adapt
 from warmstart.core.trees import take
 from warmstart.engine.stage import LOOPED, PLAIN, TRACED
 from warmstart.learners import imaml
@@ -97,3 +98,66 @@ def test_every_way_to_run_it_is_the_same(model, tasks, stage, more):
     state = wanted.init(model.params)
     for name, leaf in wanted.meta_grad(state, tasks, ())[0].grad.items():
         torch.testing.assert_close(found.meta_grad(state, tasks, ())[0].grad[name], leaf)
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0, 30.0])
+def test_a_blank_head_is_solved_at_any_scale_of_the_features(model, tasks, scale):
+    """The slope of the inner objective, at what the learner adapts to, is next to none beside that of its start."""
+    task = take(tasks, 0)
+    body = {name: leaf * (scale if name.startswith("body") else 1.0) for name, leaf in model.params.items()}
+    learner = imaml.build(model, multiclass, replace(imaml.HEAD, inner_solve=10))
+    state = learner.init(body)
+    phi = adapt(learner, state, task.support, ())
+    features = model.features({name: leaf for name, leaf in body.items() if name.startswith("body")}, task.support.x)
+    share = task.support.w / task.support.w.sum()
+
+    def slope(phi):
+        head = {name: leaf.clone().requires_grad_() for name, leaf in phi.items()}
+        out = features @ head["head.weight"].mT + head["head.bias"]
+        rows = F.cross_entropy(out, task.support.y.long(), reduction="none")
+        total = (share * rows).sum() + 0.5 * imaml.HEAD.prox * sum((leaf**2).sum() for leaf in head.values())
+        return torch.cat([part.flatten() for part in torch.autograd.grad(total, list(head.values()))]).norm()
+
+    assert slope(phi) < 1e-3 * slope({name: torch.zeros_like(leaf) for name, leaf in phi.items()})
+
+
+def test_a_blank_head_stays_blank_and_takes_classes_in_any_order(model, tasks):
+    learner = imaml.build(model, multiclass, imaml.HEAD)
+    state, task, order = learner.init(model.params), take(tasks, 0), torch.tensor([2, 0, 1])
+    state = learner.update(state, learner.meta_grad(state, tasks, ())[0], torch.tensor(2.0))
+    for name, leaf in state.theta.items():
+        assert (leaf == 0).all() == name.startswith("head")
+
+    def said(support):
+        return learner.predict(state, adapt(learner, state, support, ()), task.query.x, ()).mean
+
+    renamed = said(task.support._replace(y=order[task.support.y.long()].to(task.support.y)))
+    torch.testing.assert_close(renamed[:, order], said(task.support))
+
+
+def test_a_pattern_that_names_nothing_is_refused(model):
+    with pytest.raises(InputError, match="a fast parameter named like body"):
+        imaml.build(model, multiclass, imaml.Config(blank="body.*"))
+
+
+def test_the_network_runs_once_for_all_inner_steps(tasks):
+    """And what comes out is what a model that does not say what its head is gives."""
+    calls = []
+
+    class Counted(MLP):
+        def features(self, x):
+            calls.append(len(x))
+            return super().features(x)
+
+    with seeded(3):
+        model = functional(Counted(2, (6,), 3), fast="head.*")
+    one, other = (imaml.build(each, multiclass, SOLVED) for each in (model, model._replace(top=None)))
+    state = one.init(model.params)
+    counts = []
+    found = []
+    for learner in (one, other):
+        calls.clear()
+        found.append(learner.meta_grad(state, tasks, ())[0].grad)
+        counts.append(len(calls))
+    assert counts[0] == 2 and counts[1] > SOLVED.inner_steps  # support and query; each step and product
+    torch.testing.assert_close(*found)

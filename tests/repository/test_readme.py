@@ -107,12 +107,14 @@ def test_clicks():
 def test_pictures():
     results = load(ROOT / "results/omniglot.full.json")
     settings = [{"way": way, "shot": shot} for way in (5, 20) for shot in (1, 5)]
-    ours = ("meta_sgd", "maml", "fomaml", "reptile", "imaml", "anil", "gem_bml_plus", "gem_head")
+    ours = ("meta_sgd", "maml", "fomaml", "reptile", "imaml", "imaml_head", "anil", "gem_bml_plus", "gem_head")
     names = {f"`{name}`": name for name in ours} | {
         "`imaml`, plain gradient": "imaml, plain gradient",
         "`maml`, blank head": "maml, blank head",
         "`fomaml`, blank head": "fomaml, blank head",
+        **{f"`{name}`, warped": f"{name}, warped" for name in ("maml", "fomaml", "imaml_head")},
         "prototypical network": "protonet",
+        "prototypical network, warped": "protonet, warped",
         "pre-trained network, new linear head": "linear_head",
         "nearest centroid of pixels": "nearest_centroid",
         "from scratch": "scratch",

@@ -8,23 +8,14 @@ import torch
 from warmstart.baselines import protonet
 from warmstart.cli.writing import write_report
 from warmstart.core import InputError, Prediction
-from warmstart.learners import maml, scratch
+from warmstart.learners import imaml, maml, scratch
 from warmstart.studies import cost, few_shot, omniglot, tiny_imagenet
-from warmstart.studies.few_shot import (
-    ACCURACY,
-    ALONE,
-    ECE,
-    Network,
-    Parts,
-    Setting,
-    Size,
-    entries,
-    one_by_one,
-    run_study,
-)
+from warmstart.studies.few_shot import ACCURACY, ALONE, ECE, Network, Parts, Size, one_by_one, run_study
+from warmstart.studies.few_shot_rows import Setting, entries
 from warmstart.tasks.class_split import load_split
 from warmstart.tasks.images import draw_episodes, make_images
 from warmstart.tasks.omniglot import read_omniglot, split_omniglot
+from warmstart.tasks.warps import SLIGHT
 from warmstart.training.train import Plan
 
 SIDE, EACH = 12, 8
@@ -109,6 +100,21 @@ def test_an_interrupted_study_goes_on(parts, tmp_path):
     again = run_study(*arguments)
     assert len(told) - trained < trained  # nothing is trained twice
     assert [row.values for row in again.results.rows] == [row.values for row in first.results.rows]
+
+
+def test_warped_rows_differ_in_training_alone(parts, tmp_path):
+    learners = entries(
+        {"protonet": lambda at: protonet.Config(outer_lr=3e-3), "imaml_head": lambda at: imaml.HEAD}, SLIGHT
+    )
+    assert learners["imaml_head"].fast == "head.*" and learners["protonet, warped"].bend == SLIGHT
+    names = ("protonet", "protonet, warped", "imaml_head", "imaml_head, warped")
+    size = TINY._replace(methods=names, settings=(Setting(3, 1),))
+    outcome = run_study("omniglot", "quick", size, parts, Network(4, True), learners, {}, [0], [], "cpu", None, None)
+    found = {row.method: row for row in outcome.results.rows if row.metric == "NLL"}
+    assert set(found) == set(names) and len({row.mean for row in found.values()}) == len(names)
+    assert "best baseline, protonet" in outcome.verdict and "imaml_head" in outcome.verdict
+    kept = [few_shot.kept_name(name, learners, Setting(3, 1), size, Network(4, True), 0) for name in names]
+    assert len({name.rpartition("-")[2] for name in kept}) == len(names)
 
 
 def test_alone_is_one_query_row_at_a_time(parts):

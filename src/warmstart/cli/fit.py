@@ -35,7 +35,7 @@ OF_TABLES = (
 )
 OF_ROWS = ("weight", "group", "first", "support", "start", "tensorboard")
 OF_STEPS = ("steps", "every", "tasks", "query")
-OF_PICTURES = ("way", "shot", "size", "rotations", "broken")
+OF_PICTURES = ("way", "shot", "size", "rotations", "warp", "broken")
 OF_BOTH = ("steps", "every", "tasks", "query", "trials")  # with other defaults
 
 
@@ -86,6 +86,10 @@ def fit(
         bool,
         typer.Option("--rotations", help="Of pictures: classes turned by 90 degrees are further ones to train on."),
     ] = False,
+    warp: Annotated[
+        bool,
+        typer.Option("--warp/--no-warp", help="Of pictures: bend those to train on a little, anew at every draw."),
+    ] = True,
     broken: Broken = "refuse",
     method: Annotated[str, typer.Option(metavar="ID", help="auto tunes and compares a few.")] = "auto",
     settings: Annotated[
@@ -130,7 +134,7 @@ def fit(
         refuse_options(context, OF_TABLES, "pictures")
         chosen = {name: context.params[name] for name in set_here(context, OF_BOTH)}
         learned = pairs(settings, "--set")
-        asked = picture_learner(chosen, way, shot, method, learned, size, rotations, broken, seed, device)
+        asked = picture_learner(chosen, way, shot, method, learned, size, rotations, warp, broken, seed, device)
         fit_pictures(voice, table, output, asked, tensorboard)
         return
     _refuse_pictures(context, table)

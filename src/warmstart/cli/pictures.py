@@ -76,6 +76,7 @@ def picture_learner(
     settings: dict[str, str],
     size: int | None,
     rotations: bool,
+    warp: bool,
     broken: str,
     seed: int,
     device: str,
@@ -87,7 +88,7 @@ def picture_learner(
     sides = None if size is None else (size, size)
     plan = replace(PLAN, **chosen)
     return PictureLearner(
-        way, shot, method, settings, plan, trials, rotations, sides, checked_broken(broken), seed, device
+        way, shot, method, settings, plan, trials, rotations, warp, sides, checked_broken(broken), seed, device
     )
 
 
@@ -122,6 +123,7 @@ def _tell_fit(
             "shape": list(trained.shape),
             "classes": split,
             "rotations": trained.rotations,
+            "warp": trained.warp,
             "unseen": unseen,
             **scores,
             "trials": trials_document(learner.trials_),

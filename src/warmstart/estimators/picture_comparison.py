@@ -76,7 +76,7 @@ def judge(
     possible = sorted({trained.shot, *(shot for shot in SHOTS if shot <= room)})
     sizes = possible if several else [trained.shot]
     draw = sampler(unseen, way, possible[-1], query)
-    problem = problem_for(images, trained.split, trained.way, trained.shot, trained.rotations, device)
+    problem = problem_for(images, trained.split, trained.way, trained.shot, trained.rotations, trained.warp, device)
     learner, state = trained.learner(way)
     tellers: dict[str, Teller] = {
         trained.name: partial(tell, learner, to_device(state, device), way, trained.sharpness),

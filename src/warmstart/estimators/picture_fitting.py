@@ -23,6 +23,7 @@ from warmstart.models.conv4 import fastest_stage
 from warmstart.tasks.class_split import split_classes, take_classes
 from warmstart.tasks.images import Images, sampler, with_rotations
 from warmstart.tasks.split import Split
+from warmstart.tasks.warps import SLIGHT, Warp
 from warmstart.training.sources import divided, from_family
 from warmstart.training.train import Plan, train
 
@@ -38,6 +39,7 @@ class PictureProblem(NamedTuple):
     validation: Images
     way: int
     shot: int
+    bend: Warp | None = None  # of the pictures that are trained on
 
     @property
     def design(self) -> Design:
@@ -70,12 +72,13 @@ def split_for(images: Images, way: int, seed: int) -> Split:
 
 
 def problem_for(
-    images: Images, split: Split, way: int, shot: int, rotations: bool, device: torch.device
+    images: Images, split: Split, way: int, shot: int, rotations: bool, warp: bool, device: torch.device
 ) -> PictureProblem:
-    """The training and validation classes on the device. Only classes to train on are turned: what a model is chosen
-    by stays as it came."""
+    """The training and validation classes on the device. Only classes to train on are turned and bent: what a model is
+    chosen by stays as it came."""
     training, validation = (take_classes(images, part).to(device) for part in split[:2])
-    return PictureProblem(with_rotations(training) if rotations else training, validation, way, shot)
+    turned = with_rotations(training) if rotations else training
+    return PictureProblem(turned, validation, way, shot, SLIGHT if warp else None)
 
 
 def fit_method(
@@ -89,7 +92,7 @@ def fit_method(
     record: Record | None = None,
 ) -> FittedPictures:
     """Train one configuration with early stopping on tasks of the validation classes."""
-    images, validation, way, shot = problem
+    images, validation, way, shot, bend = problem
     design, device = problem.design, images.pixels.device
     if hasattr(cfg, "outer_decay") and cfg.outer_decay == 0:
         cfg = dataclasses.replace(cfg, outer_decay=plan.steps)
@@ -107,7 +110,7 @@ def fit_method(
         if record is not None:
             replay(folder, record)
     block = blocks(plan, way * (shot + plan.query) * images.pixels[0].numel())
-    draw = sampler(images, way, shot, plan.query)
+    draw = sampler(images, way, shot, plan.query, bend=bend)
     with fast_products(device):
         found = train(
             learner,
@@ -139,7 +142,7 @@ def blocks(plan: Plan, numbers: int) -> int:
 
 def fingerprint(problem: PictureProblem, plan: Plan, seed: int) -> str:
     """A name that changes with anything but the method that changes a run."""
-    words: list[Any] = [dataclasses.asdict(plan), problem.way, problem.shot, seed]
+    words: list[Any] = [dataclasses.asdict(plan), problem.way, problem.shot, problem.bend, seed]
     words += [(part.names, part.offsets.tolist()) for part in problem[:2]]
     digest = hashlib.blake2b(json.dumps(words).encode(), digest_size=6)
     for part in problem[:2]:

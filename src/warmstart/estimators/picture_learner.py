@@ -42,6 +42,7 @@ class PictureLearner:
     plan: Plan = PLAN
     trials: int = 1  # configurations tried for each method; the same number for all
     rotations: bool = False  # training classes turned by 90, 180 and 270 degrees are classes of their own
+    warp: bool = True  # training pictures are turned, moved, stretched and slanted a little, anew at every draw
     size: tuple[int, int] | None = None  # height and width; None: as they are, shrunk to 84 where larger
     broken: Broken = "refuse"  # or "skip": pictures that cannot be read
     seed: int = 0
@@ -88,7 +89,7 @@ class PictureLearner:
             raise InputError("a method to apply the settings to", "auto", "name one, for instance protonet")
         split = split_for(images, self.way, self.seed)
         check_enough(images, self.way, self.shot + self.plan.query)
-        problem = problem_for(images, split, self.way, self.shot, self.rotations, device)
+        problem = problem_for(images, split, self.way, self.shot, self.rotations, self.warp, device)
         names = AUTO if self.method == "auto" else (self.method,)
         found = choose(
             {name: find(name, problem.design) for name in names},
@@ -111,6 +112,7 @@ class PictureLearner:
             self.way,
             self.shot,
             self.rotations,
+            self.warp,
             split,
             value,
             sharpness,
@@ -153,7 +155,7 @@ class PictureLearner:
             raise damaged(Path(path)) from None
         settings = dataclasses.asdict(trained.config)
         learner = cls(trained.way, trained.shot, trained.name, settings, plan, size=trained.shape[1:], seed=seed)
-        learner.rotations = trained.rotations
+        learner.rotations, learner.warp = trained.rotations, trained.warp
         learner.trained_ = trained
         return learner
 
@@ -164,11 +166,12 @@ def card(trained: TrainedPictures) -> str:
     train, validation, test = (len(part) for part in trained.split)
     most = most_classes(trained.name, trained.way)
     turned = " and their turns by 90 degrees" if trained.rotations else ""
+    bent = ", slightly warped" if trained.warp else ""
     lines = [
         f"# A warmstart model of pictures: {trained.name}",
         "",
         f"- pictures: {height} x {width}, {'colour' if channels == 3 else 'grey'}",
-        f"- trained on tasks of {trained.way} classes{turned}, {trained.shot} shown of each",
+        f"- trained on tasks of {trained.way} classes{turned}{bent}, {trained.shot} shown of each",
         f"- adapts to {'any number of' if most is None else f'at most {most}'} classes",
         f"- validation log loss: {trained.value:.4g}",
         *(f"- {name}: {value}" for name, value in dataclasses.asdict(trained.config).items()),

@@ -48,6 +48,7 @@ STRIDED = {
     "anil": Method(maml.Config(inner_lr=0.4, test_steps=3), maml.build, maml.SPACE, "head.*"),
     "reptile": Method(reptile.Config(inner_lr=1e-3, inner_steps=10, test_steps=50), reptile.build, reptile.SPACE),
     "imaml": Method(imaml.Config(inner_lr=0.1), imaml.build, imaml.SPACE),
+    "imaml_head": Method(imaml.HEAD, imaml.build, imaml.HEAD_SPACE, "head.*"),
     "meta_sgd": Method(meta_sgd.Config(inner_lr=0.1), meta_sgd.build, meta_sgd.SPACE),
     "gem_head": Method(gem_head.Config(), gem_head.build, gem_head.SPACE),
 }

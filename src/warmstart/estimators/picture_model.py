@@ -44,6 +44,7 @@ class TrainedPictures:
     way: int
     shot: int
     rotations: bool  # whether turned classes were trained on too
+    warp: bool  # whether pictures were bent for training
     split: Split  # names of the classes
     value: float  # log loss on the validation classes
     sharpness: float  # of the probabilities, which made that loss least
@@ -60,6 +61,7 @@ class TrainedPictures:
             "way": self.way,
             "shot": self.shot,
             "rotations": self.rotations,
+            "warp": self.warp,
             "network": self.design._asdict(),
             "sharpness": self.sharpness,
             "validation": self.value if self.value == self.value else None,
@@ -83,8 +85,8 @@ def restore(path: Path, config: dict[str, Any]) -> TrainedPictures:
         if not 0 < sharp < float("inf"):
             raise damaged(path)
         told = float("nan") if value is None else float(value)
-        turned = bool(config["rotations"])
-        trained = TrainedPictures(name, cfg, state.theta, shape, design, way, shot, turned, split, told, sharp)
+        turned, bent = bool(config["rotations"]), bool(config.get("warp", False))  # models of before had no warp
+        trained = TrainedPictures(name, cfg, state.theta, shape, design, way, shot, turned, bent, split, told, sharp)
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, AttributeError, RuntimeError):  # RuntimeError: torch on absurd sizes

@@ -56,10 +56,30 @@ class Config:
     weight_decay: float = 0.0
 
 
+# the last layer alone, from a blank one: the inner problem is convex, and is solved
+HEAD = Config(
+    inner="newton",
+    inner_lr=1.0,
+    inner_steps=8,
+    test_steps=8,
+    inner_solve=5,
+    halvings=2,
+    prox=0.005,
+    solve_steps=10,
+    damping=0.0,
+    curvature="gauss_newton",
+    blank="head.*",
+)
+
 SPACE: dict[str, list[Any]] = {
     "inner_lr": [0.003, 0.01, 0.03, 0.1],
     "inner_steps": [8, 16],
     "prox": [0.3, 1.0, 2.0, 5.0],
+    "outer_lr": [3e-4, 1e-3, 3e-3],
+    "weight_decay": [0.0, 1e-3, 1e-2],
+}
+HEAD_SPACE: dict[str, list[Any]] = {
+    "prox": [0.001, 0.005, 0.02],
     "outer_lr": [3e-4, 1e-3, 3e-3],
     "weight_decay": [0.0, 1e-3, 1e-2],
 }

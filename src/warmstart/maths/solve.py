@@ -20,12 +20,10 @@ class Solving(NamedTuple):
     residual: Tree
     direction: Tree
     size: Tensor  # of the residual, squared
-    goal: Tensor  # the size at which rounding is all that is left
 
 
 def begin(target: Tree) -> Solving:
-    size = dot(target, target)
-    return Solving(zeros_like(target), target, target, size, size * torch.finfo(size.dtype).eps ** 2)
+    return Solving(zeros_like(target), target, target, dot(target, target))
 
 
 def advance(product: Product, at: Solving) -> Solving:
@@ -38,11 +36,11 @@ def advance(product: Product, at: Solving) -> Solving:
         return torch.where(bottom > 0, top / torch.where(bottom > 0, bottom, torch.ones_like(bottom)), 0.0 * top)
 
     image = product(at.direction)
-    reach = torch.where(at.size > at.goal, ratio(at.size, dot(at.direction, image)), 0.0 * at.size)
+    reach = ratio(at.size, dot(at.direction, image))
     residual = along(at.residual, image, -reach)
     size = dot(residual, residual)
     direction = along(residual, at.direction, ratio(size, at.size))
-    return Solving(along(at.x, at.direction, reach), residual, direction, size, at.goal)
+    return Solving(along(at.x, at.direction, reach), residual, direction, size)
 
 
 def conjugate_gradient(product: Product, target: Tree, steps: int) -> Tree:

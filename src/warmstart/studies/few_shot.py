@@ -14,14 +14,13 @@ from torch import Tensor
 
 from warmstart.baselines import linear_head, nearest_centroid, protonet
 from warmstart.baselines.centroids import sharpness
-from warmstart.core import Batch, Learner, Prediction, Task, check_names, functional
+from warmstart.core import Batch, Prediction, Task, check_names, functional
 from warmstart.core.trees import concat, flatten, leaves, take, to_device, tree_map, unflatten
 from warmstart.engine.device import choose_device, fast_products
 from warmstart.engine.loop import Diverged, Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
 from warmstart.estimators.picture_judging import log_of, sharpen
-from warmstart.learners import abml, gem, gem_head, imaml, maml, meta_sgd, reptile, scratch
 from warmstart.metrics.calibration import expected_calibration_error, maximum_calibration_error, reliability
 from warmstart.metrics.errors import accuracy, log_loss
 from warmstart.models.conv4 import Conv4, fastest_stage
@@ -30,50 +29,19 @@ from warmstart.models.mlp import seeded
 from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.figures import reliability as reliability_figure
 from warmstart.report.page import Outcome, Section
+from warmstart.studies.few_shot_rows import BASELINES, Entry, Setting, is_baseline
 from warmstart.tasks.images import Images, sampler
-from warmstart.tasks.warps import Warp
 from warmstart.training.sources import from_family
 from warmstart.training.train import Plan, train
 
 ACCURACY, ALONE, NLL, ECE, MCE = "accuracy", "accuracy, alone", "NLL", "ECE", "MCE"
 CALIBRATED = ", calibrated"  # all probabilities to a power that the validation classes settle
-WARPED = ", warped"  # behind the name of a learner that is trained on bent pictures
 SPLIT = "split.json"  # the classes of each part, beside the results; `tasks.class_split.load_split` reads it
-BASELINES = ("nearest_centroid", "linear_head", "protonet")
 TEST, VALIDATION = 30_000, 40_000  # seeds of the episodes
 CHUNK = {"cpu": 1, "cuda": 100}  # test tasks at once: on a CPU stacked convolutions gain nothing
 SINGLE = 10_000  # pictures at once where every query picture is seen alone, each with the support
 SEEN_ALONE = 75  # query pictures of a task that are, spread evenly: 20-way there are 300, and each needs a support
 BLOCK = 4  # meta-batches drawn at a time
-HESSIAN_FREE = imaml.Config(  # the inner problem by Newton's method; "plain gradient" solves it by gradient descent
-    inner="newton",
-    inner_lr=1.0,
-    inner_steps=2,
-    test_steps=2,
-    inner_solve=3,
-    halvings=1,
-    prox=0.1,
-    solve_steps=3,
-    damping=2.0,
-    curvature="gauss_newton",
-)
-IMPLICIT_HEAD = imaml.Config(  # of a head that starts blank the inner problem is convex, and is solved
-    inner="newton",
-    inner_lr=1.0,
-    inner_steps=8,
-    test_steps=8,
-    inner_solve=5,
-    halvings=2,
-    prox=0.005,
-    solve_steps=10,
-    damping=0.0,
-    curvature="gauss_newton",
-    blank="head.*",
-)
-
-# of a prior over a whole network: narrow, or its draws drown the signal, and hardly pulling, or steps overshoot
-GAUSSIAN: dict[str, Any] = {"samples": 1, "sd": 1e-3, "kl_weight": 1e-6}
-
 Predictor: TypeAlias = Callable[[Task], Prediction]
 
 
@@ -83,24 +51,6 @@ class Parts(NamedTuple):
     train: Images
     validation: Images
     test: Images
-
-
-class Setting(NamedTuple):
-    way: int
-    shot: int
-
-    @property
-    def label(self) -> str:
-        return f"{self.way}-way {self.shot}-shot"
-
-    @property
-    def short(self) -> str:
-        return f"{self.way}w{self.shot}s"
-
-
-def of_sums(descent: Mapping[str, Any], at: Setting) -> dict[str, Any]:
-    """Rate and steps of an inner loop for a likelihood that sums the rows which others average."""
-    return {**descent, "inner_lr": descent["inner_lr"] / (at.way * at.shot)}
 
 
 class Size(NamedTuple):
@@ -120,44 +70,6 @@ class Size(NamedTuple):
 class Network(NamedTuple):
     filters: int
     strided: bool
-
-
-class Entry(NamedTuple):
-    """A learner as it is run here: its settings by way and shot, which parameters a task adapts, and how the pictures
-    that it is trained on are bent."""
-
-    build: Callable[..., Learner]
-    config: Callable[[Setting], Any]
-    fast: str = "*"
-    bend: Warp | None = None
-
-
-def entries(paper: Mapping[str, Callable[[Setting], Any]], bend: Warp) -> dict[str, Entry]:
-    """The learners, with settings that a study gives by way and shot; those named *warped* train on bent pictures."""
-    builds: dict[str, Callable[..., Learner]] = {
-        "scratch": scratch.build,
-        "maml": maml.build,
-        "fomaml": maml.build,
-        "reptile": reptile.build,
-        "imaml": imaml.build,
-        "imaml, plain gradient": imaml.build,
-        "imaml, head": imaml.build,
-        "meta_sgd": meta_sgd.build,
-        "anil": maml.build,
-        "maml, blank head": maml.build,
-        "fomaml, blank head": maml.build,
-        "abml": abml.build,
-        "gem_bml_plus": gem.build,
-        "gem_head": gem_head.build,
-        "protonet": protonet.build,
-    }
-    fast = {"anil": "head.*", "imaml, head": "head.*"}
-    return {
-        name + more: Entry(build, paper[name], fast.get(name, "*"), bent)
-        for more, bent in (("", None), (WARPED, bend))
-        for name, build in builds.items()
-        if name in paper
-    }
 
 
 class Judged(NamedTuple):
@@ -376,7 +288,8 @@ def sections(
             Column(ECE + CALIBRATED, ECE + CALIBRATED, where, 3, "lower"),
             Column(MCE + CALIBRATED, MCE + CALIBRATED, where, 3, "lower"),
         ]
-        made = table(results, columns=columns, baselines=BASELINES, caption=f"{setting.label}, unseen classes")
+        simple = [row.method for row in results.rows if is_baseline(row.method)]
+        made = table(results, columns=columns, baselines=simple, caption=f"{setting.label}, unseen classes")
         bins = {
             name: reliability(*concat([(one.probability, one.query) for one in by_seed.values()]))
             for (name, which), by_seed in found.items()
@@ -398,7 +311,8 @@ def sections(
 PROSE = (
     "Networks are normalised by the statistics of the pictures they are given: all query pictures of a task together, "
     "which tells them something of the classes' shares, or each query picture alone with the support. Calibrated: with "
-    "all probabilities raised to one power, settled on the validation classes."
+    "all probabilities raised to one power, settled on the validation classes. Warped: trained on pictures that are "
+    "turned, moved, stretched and slanted a little, anew at every draw; those judged are as they came."
 )
 
 
@@ -408,8 +322,8 @@ def verdict(rows: Sequence[Row], setting: Setting) -> str:
         for row in rows
         if row.metric == ACCURACY and row.mean == row.mean and row.setting == {"way": setting.way, "shot": setting.shot}
     }
-    ours = {name: value for name, value in at.items() if name not in BASELINES}
-    theirs = {name: value for name, value in at.items() if name in BASELINES}
+    ours = {name: value for name, value in at.items() if not is_baseline(name)}
+    theirs = {name: value for name, value in at.items() if is_baseline(name)}
     said = []
     if ours:
         best = max(ours, key=lambda name: ours[name])

@@ -15,23 +15,13 @@ from warmstart.baselines import protonet
 from warmstart.engine.loop import Report
 from warmstart.learners import gem, gem_head, imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
-from warmstart.studies.few_shot import (
-    GAUSSIAN,
-    HESSIAN_FREE,
-    IMPLICIT_HEAD,
-    SPLIT,
-    Network,
-    Parts,
-    Setting,
-    Size,
-    entries,
-    run_study,
-)
+from warmstart.studies.few_shot import SPLIT, Network, Parts, Size, run_study
+from warmstart.studies.few_shot_rows import GAUSSIAN, HESSIAN_FREE, Setting, entries
 from warmstart.tasks.class_split import take_classes
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.images import with_rotations
 from warmstart.tasks.omniglot import read_omniglot, split_omniglot
-from warmstart.tasks.warps import Warp
+from warmstart.tasks.warps import SLIGHT
 from warmstart.training.train import Plan
 
 ALL = (
@@ -44,13 +34,17 @@ ALL = (
     "reptile",
     "imaml",
     "imaml, plain gradient",
-    "imaml, head",
+    "imaml_head",
     "meta_sgd",
     "anil",
     "maml, blank head",
     "fomaml, blank head",
     "gem_bml_plus",
     "gem_head",
+    "protonet, warped",
+    "maml, warped",
+    "fomaml, warped",
+    "imaml_head, warped",
 )
 PUBLISHED = {
     (name, way, shot): value
@@ -83,7 +77,7 @@ LEARNERS = entries(
         "imaml, plain gradient": lambda at: imaml.Config(
             inner_lr=0.4, inner_steps=5, test_steps=5, prox=0.1, damping=2.0
         ),
-        "imaml, head": lambda at: IMPLICIT_HEAD,
+        "imaml_head": lambda at: imaml.HEAD,
         "meta_sgd": lambda at: meta_sgd.Config(inner_lr=0.1, inner_steps=1 if at.way <= 5 else 3),
         "anil": lambda at: maml.Config(inner_lr=1.0, inner_steps=3, test_steps=3),
         "maml, blank head": lambda at: maml.Config(**BLANK),
@@ -92,7 +86,7 @@ LEARNERS = entries(
         "gem_head": lambda at: gem_head.Config(),
         "protonet": lambda at: protonet.Config(),
     },
-    Warp(turn=10, shift=0.07, stretch=0.1, slant=0.1),
+    SLIGHT,
 )
 SIZES = {
     "quick": Size(

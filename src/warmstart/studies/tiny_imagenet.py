@@ -13,23 +13,12 @@ from warmstart.baselines import protonet
 from warmstart.engine.loop import Report
 from warmstart.learners import abml, gem, gem_head, imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
-from warmstart.studies.few_shot import (
-    GAUSSIAN,
-    HESSIAN_FREE,
-    IMPLICIT_HEAD,
-    SPLIT,
-    Network,
-    Parts,
-    Setting,
-    Size,
-    entries,
-    of_sums,
-    run_study,
-)
+from warmstart.studies.few_shot import SPLIT, Network, Parts, Size, run_study
+from warmstart.studies.few_shot_rows import GAUSSIAN, HESSIAN_FREE, Setting, entries, of_sums
 from warmstart.tasks.class_split import take_classes
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.tiny_imagenet import read_tiny_imagenet, split_tiny_imagenet
-from warmstart.tasks.warps import Warp
+from warmstart.tasks.warps import SLIGHT
 from warmstart.training.train import Plan
 
 ALL = (
@@ -42,7 +31,7 @@ ALL = (
     "reptile",
     "imaml",
     "imaml, plain gradient",
-    "imaml, head",
+    "imaml_head",
     "meta_sgd",
     "anil",
     "abml",
@@ -58,7 +47,7 @@ LEARNERS = entries(
         "reptile": lambda at: reptile.Config(inner_lr=1e-3, inner_steps=8, test_steps=50, outer_lr=1.0),
         "imaml": lambda at: HESSIAN_FREE,
         "imaml, plain gradient": lambda at: imaml.Config(inner_lr=0.01, inner_steps=10, test_steps=10, prox=0.5),
-        "imaml, head": lambda at: IMPLICIT_HEAD,
+        "imaml_head": lambda at: imaml.HEAD,
         "meta_sgd": lambda at: meta_sgd.Config(inner_lr=0.01, inner_steps=1),
         "anil": lambda at: maml.Config(inner_lr=0.1, inner_steps=5, test_steps=10),
         "abml": lambda at: abml.Config(**of_sums(DESCENT, at), **GAUSSIAN),
@@ -66,7 +55,7 @@ LEARNERS = entries(
         "gem_head": lambda at: gem_head.Config(weight_decay=1.0),
         "protonet": lambda at: protonet.Config(),
     },
-    Warp(turn=10, shift=0.1, stretch=0.1, slant=0.1, mirror=True),
+    SLIGHT._replace(mirror=True),
 )
 SIZES = {
     "quick": Size(

@@ -31,6 +31,9 @@ class Warp(NamedTuple):
     mirror: bool = False  # every other picture, left for right
 
 
+SLIGHT = Warp(turn=10.0, shift=0.07, stretch=0.1, slant=0.1)  # a hand's or a camera's
+
+
 def check_warp(how: Warp) -> None:
     if not all(limit >= 0 for limit in how):
         raise InputError("limits of at least 0", f"{how}", "a warp goes so far either way")
