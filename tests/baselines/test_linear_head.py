@@ -10,6 +10,7 @@ from warmstart.core.trees import take
 from warmstart.metrics.errors import accuracy, log_loss
 from warmstart.tasks.images import draw_episodes, make_images
 from warmstart.tasks.pool import limit_support
+from warmstart.tasks.warps import SLIGHT, Warp
 
 SMALL = {"filters": 8, "steps": 60, "batch": 32, "lr": 0.01, "every": 20, "tasks": 10, "way": 3, "shot": 2, "query": 4}
 
@@ -101,6 +102,14 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path):
         fit(train, validation, 3, few, seed=5, folder=tmp_path, progress=stop)
     assert told == [(2, 6), (4, 6)]
     assert torch.equal(fit(train, validation, 3, few, seed=5, folder=tmp_path)(stack).mean, expected)
+
+
+def test_bent_minibatches_are_the_same_pictures_bent():
+    images = patches(3, each=4)
+    plain, still, bent = (minibatches(images, 5, seed=2, bend=bend) for bend in (None, Warp(), SLIGHT))
+    torch.testing.assert_close(still(4).x, plain(4).x)
+    assert torch.equal(bent(4).y, plain(4).y) and not torch.allclose(bent(4).x["pixels"], plain(4).x["pixels"])
+    assert torch.equal(bent(4).x["pixels"], minibatches(images, 5, seed=2, bend=SLIGHT)(4).x["pixels"])
 
 
 def test_minibatches_are_all_pictures_in_a_new_order_each_round():

@@ -30,6 +30,7 @@ from warmstart.core.trees import take, tree_map
 from warmstart.engine.capture import capture
 from warmstart.engine.loop import Report, run, silent
 from warmstart.engine.meta import chunks
+from warmstart.engine.noise import generator
 from warmstart.engine.stage import TRACED, Stage, over_tasks
 from warmstart.maths.classes import of_class
 from warmstart.maths.outer import Delta, Info, State, outer
@@ -37,8 +38,9 @@ from warmstart.metrics.errors import log_loss
 from warmstart.models.conv4 import Conv4
 from warmstart.models.likelihoods import multiclass
 from warmstart.models.mlp import seeded
-from warmstart.tasks.images import Images, check_enough, draw_episodes, gather
+from warmstart.tasks.images import Images, as_batch, check_enough, draw_episodes, gather, scaled
 from warmstart.tasks.pool import pad_safe
+from warmstart.tasks.warps import NUMBERS, Warp, warp
 
 AT_ONCE = 50  # tasks
 
@@ -77,18 +79,20 @@ def fit(
     cfg: Config = Config(),
     seed: int = 0,
     *,
+    bend: Warp | None = None,
     stage: Stage = TRACED,
     folder: Path | None = None,
     progress: Report = silent,
 ) -> Callable[[Task], Prediction]:
-    """`classes` is the most that a task has, and how many probabilities a row gets.
+    """`classes` is the most that a task has, and how many probabilities a row gets. With `bend` the network is trained
+    on warped pictures.
 
     Training in a folder that holds a checkpoint goes on from there.
     """
     if cfg.head not in ("logistic", "centroid"):
         raise InputError("a head logistic or centroid", repr(cfg.head), "use one of these names")
     check_enough(validation, cfg.way, cfg.shot + cfg.query)
-    model, theta = train_network(train, cfg, seed, stage, folder, progress)
+    model, theta = train_network(train, cfg, seed, bend, stage, folder, progress)
     scores = centroid_scores if cfg.head == "centroid" else partial(logistic_scores, cfg.head_steps)
 
     def embed(task: Task) -> Embedded:
@@ -101,9 +105,9 @@ def fit(
         return found
 
     def chosen() -> float:
-        generator = torch.Generator().manual_seed(seed)
+        source = torch.Generator().manual_seed(seed)
         sizes = [len(range(cfg.tasks)[part]) for part in chunks(cfg.tasks, AT_ONCE)]
-        drawn = [draw_episodes(validation, n, cfg.way, cfg.shot, cfg.query, generator, cfg.least) for n in sizes]
+        drawn = [draw_episodes(validation, n, cfg.way, cfg.shot, cfg.query, source, cfg.least) for n in sizes]
         rows, query = [embed(task) for task in drawn], [task.query for task in drawn]
         if cfg.head == "centroid":
             return sharpness(torch.cat([scored(part, 1.0, cfg.way) for part in rows]), torch.cat([q.y for q in query]))
@@ -126,7 +130,7 @@ def fit(
 
 
 def train_network(
-    train: Images, cfg: Config, seed: int, stage: Stage, folder: Path | None, progress: Report
+    train: Images, cfg: Config, seed: int, bend: Warp | None, stage: Stage, folder: Path | None, progress: Report
 ) -> tuple[Model, Params]:
     """The network and its parameters after `steps` minibatches."""
     with seeded(seed):
@@ -143,12 +147,12 @@ def train_network(
     state = out.init(tree_map(lambda leaf: leaf.to(device), model.params))
     if device.type == "cuda":
         update = capture(update, state)
-    source = minibatches(train, cfg.batch, seed)
+    source = minibatches(train, cfg.batch, seed, bend)
     state, _ = run(update, state, source, cfg.steps, folder=folder, every=cfg.every, progress=progress)
     return model, state.theta
 
 
-def minibatches(train: Images, size: int, seed: int) -> Callable[[int], Batch]:
+def minibatches(train: Images, size: int, seed: int, bend: Warp | None = None) -> Callable[[int], Batch]:
     """Step -> pictures: all of them in a new order, again and again; what does not fill a batch waits for another."""
     device, count = train.pixels.device, len(train.pixels)
     size = min(size, count)
@@ -160,10 +164,13 @@ def minibatches(train: Images, size: int, seed: int) -> Callable[[int], Batch]:
         lap, place = divmod(step, each)
         if lap not in kept:
             kept.clear()
-            generator = torch.Generator().manual_seed(seed * 1_000_003 + lap)
-            kept[lap] = torch.randperm(count, generator=generator).to(device)
+            order = torch.Generator().manual_seed(seed * 1_000_003 + lap)
+            kept[lap] = torch.randperm(count, generator=order).to(device)
         rows = kept[lap][place * size : (place + 1) * size]
-        return gather(train, rows, label[rows])
+        if bend is None:
+            return gather(train, rows, label[rows])
+        drawn = torch.rand(size, NUMBERS, generator=generator(seed, step, device=device), device=device)
+        return as_batch(warp(scaled(train, rows), bend, drawn), label[rows])
 
     return source
 
