@@ -106,10 +106,10 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(tmp_path):
 
 def test_bent_minibatches_are_the_same_pictures_bent():
     images = patches(3, each=4)
-    plain, still, bent = (minibatches(images, 5, seed=2, bend=bend) for bend in (None, Warp(), SLIGHT))
+    plain, still, bent = (minibatches(images, 5, seed=2, warp=warp) for warp in (None, Warp(), SLIGHT))
     torch.testing.assert_close(still(4).x, plain(4).x)
     assert torch.equal(bent(4).y, plain(4).y) and not torch.allclose(bent(4).x["pixels"], plain(4).x["pixels"])
-    assert torch.equal(bent(4).x["pixels"], minibatches(images, 5, seed=2, bend=SLIGHT)(4).x["pixels"])
+    assert torch.equal(bent(4).x["pixels"], minibatches(images, 5, seed=2, warp=SLIGHT)(4).x["pixels"])
 
 
 def test_minibatches_are_all_pictures_in_a_new_order_each_round():

@@ -289,4 +289,4 @@ def test_fit_tunes_compares_and_turns(cli, here):
     config = json.loads((here / "tuned" / "config.json").read_text())
     assert config["rotations"] is True and config["warp"] is False
     refused(cli("fit", "rows.csv", "--rotations", "-o", "x"), "--rotations")
-    refused(cli("fit", "rows.csv", "--no-warp", "-o", "x"), "--warp")
+    refused(cli("fit", "rows.csv", "--no-warp", "-o", "x"), "--warp/--no-warp")

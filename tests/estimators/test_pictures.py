@@ -245,18 +245,18 @@ def test_turned_classes_are_trained_on_and_only_that(images, monkeypatch, tmp_pa
 
 
 def test_pictures_to_train_on_are_bent_and_others_are_not(images, monkeypatch, tmp_path):
-    bends = []
+    warps = []
 
-    def sampler(part, *rest, bend=None):
-        bends.append(bend)
-        return images_module.sampler(part, *rest, bend=bend)
+    def sampler(part, *rest, warp=None):
+        warps.append(warp)
+        return images_module.sampler(part, *rest, warp=warp)
 
     for module in ("picture_fitting", "picture_judging", "picture_comparison"):
         monkeypatch.setattr(f"warmstart.estimators.{module}.sampler", sampler, raising=False)
     bent = PictureLearner(3, 1, "protonet", plan=SHORT, device="cpu").fit(images)
-    assert bends.count(SLIGHT) == 1  # episodes to train on; those to stop by are as they came
+    assert warps.count(SLIGHT) == 1  # episodes to train on; those to stop by are as they came
     plain = PictureLearner(3, 1, "protonet", plan=SHORT, warp=False, device="cpu").fit(images)
-    assert bends.count(SLIGHT) == 1 and plain.fitted.value != bent.fitted.value
+    assert warps.count(SLIGHT) == 1 and plain.fitted.value != bent.fitted.value
     bent.save(tmp_path / "model")
     assert PictureLearner.load(tmp_path / "model").warp
     assert "slightly warped" in (tmp_path / "model" / "card.md").read_text()

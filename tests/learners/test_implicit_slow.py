@@ -100,25 +100,38 @@ def test_every_way_to_run_it_is_the_same(model, tasks, stage, more):
         torch.testing.assert_close(found.meta_grad(state, tasks, ())[0].grad[name], leaf)
 
 
-@pytest.mark.parametrize("scale", [0.3, 3.0, 30.0])
-def test_a_blank_head_is_solved_at_any_scale_of_the_features(model, tasks, scale):
-    """The slope of the inner objective, at what the learner adapts to, is next to none beside that of its start."""
-    task = take(tasks, 0)
-    body = {name: leaf * (scale if name.startswith("body") else 1.0) for name, leaf in model.params.items()}
-    learner = imaml.build(model, multiclass, replace(imaml.HEAD, inner_solve=10))
-    state = learner.init(body)
-    phi = adapt(learner, state, task.support, ())
-    features = model.features({name: leaf for name, leaf in body.items() if name.startswith("body")}, task.support.x)
+def slope_left(model, task, scale, cfg):
+    """Of the inner objective where the learner ends, beside that of a head of zeros, for features `scale` as long."""
+    theta = {name: leaf * (scale if name.startswith("body") else 1.0) for name, leaf in model.params.items()}
+    learner = imaml.build(model, multiclass, cfg)
+    phi = adapt(learner, learner.init(theta), task.support, ())
+    features = model.features({name: leaf for name, leaf in theta.items() if name.startswith("body")}, task.support.x)
     share = task.support.w / task.support.w.sum()
+    anchor = {name: theta[name] * (not cfg.blank) for name in phi}
 
     def slope(phi):
         head = {name: leaf.clone().requires_grad_() for name, leaf in phi.items()}
         out = features @ head["head.weight"].mT + head["head.bias"]
         rows = F.cross_entropy(out, task.support.y.long(), reduction="none")
-        total = (share * rows).sum() + 0.5 * imaml.HEAD.prox * sum((leaf**2).sum() for leaf in head.values())
+        away = sum(((leaf - anchor[name]) ** 2).sum() for name, leaf in head.items())
+        total = (share * rows).sum() + 0.5 * cfg.prox * away
         return torch.cat([part.flatten() for part in torch.autograd.grad(total, list(head.values()))]).norm()
 
-    assert slope(phi) < 1e-3 * slope({name: torch.zeros_like(leaf) for name, leaf in phi.items()})
+    return float(slope(phi) / slope({name: torch.zeros_like(leaf) for name, leaf in phi.items()}))
+
+
+@pytest.mark.parametrize(("scale", "most"), [(0.3, 1e-6), (3.0, 1e-3), (30.0, 0.02)])
+def test_a_blank_head_is_solved(model, tasks, scale, most):
+    assert slope_left(model, take(tasks, 0), scale, imaml.HEAD) < most
+
+
+def test_a_head_that_starts_sure_and_wrong_is_not_solved(model, tasks):
+    """Why the head is blank: Newton's steps are refused where a softmax is saturated."""
+    wrong = model._replace(
+        params={name: leaf * (9.0 if "head" in name else 1.0) for name, leaf in model.params.items()}
+    )
+    assert slope_left(wrong, take(tasks, 0), 30.0, replace(imaml.HEAD, blank="")) > 0.3
+    assert slope_left(wrong, take(tasks, 0), 30.0, imaml.HEAD) < 0.02
 
 
 def test_a_blank_head_stays_blank_and_takes_classes_in_any_order(model, tasks):
@@ -161,3 +174,30 @@ def test_the_network_runs_once_for_all_inner_steps(tasks):
         counts.append(len(calls))
     assert counts[0] == 2 and counts[1] > SOLVED.inner_steps  # support and query; each step and product
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("fast", ["head.weight", "head.bias", "body.*"])
+def test_parts_of_a_network_are_adapted_as_such(tasks, fast):
+    """Only a whole head is taken for one: what is slow of it is learned and used."""
+    with seeded(3):
+        model = functional(MLP(2, (6,), 3), fast=fast)
+    learners = [imaml.build(each, multiclass, SOLVED) for each in (model, model._replace(top=None))]
+    moved = {name: leaf + 0.1 for name, leaf in model.params.items()}
+    found = [learner.meta_grad(learner.init(moved), tasks, ())[0].grad for learner in learners]
+    torch.testing.assert_close(*found)
+    assert all(leaf.abs().max() > 1e-6 for leaf in found[0].values())
+
+
+def test_a_network_with_another_forward_has_no_top():
+    class Squashed(MLP):
+        def forward(self, x):
+            return super().forward(torch.tanh(x))
+
+    assert functional(MLP(2, (6,), 3)).top is not None and functional(Squashed(2, (6,), 3)).top is None
+
+
+def test_tasks_without_query_rows_teach_nothing(model, tasks):
+    learner = imaml.build(model, multiclass, imaml.HEAD)
+    bare = tasks._replace(query=take(tasks.query, (slice(None), slice(0, 0))))
+    delta, info = learner.meta_grad(learner.init(model.params), bare, ())
+    assert float(info.loss) == 0 and all((leaf == 0).all() for leaf in delta.grad.values())

@@ -106,7 +106,8 @@ def test_warped_rows_differ_in_training_alone(parts, tmp_path):
     learners = entries(
         {"protonet": lambda at: protonet.Config(outer_lr=3e-3), "imaml_head": lambda at: imaml.HEAD}, SLIGHT
     )
-    assert learners["imaml_head"].fast == "head.*" and learners["protonet, warped"].bend == SLIGHT
+    assert "scratch, warped" not in omniglot.LEARNERS and "maml, warped" in omniglot.LEARNERS  # it trains on nothing
+    assert learners["imaml_head"].fast == "head.*" and learners["protonet, warped"].warp == SLIGHT
     names = ("protonet", "protonet, warped", "imaml_head", "imaml_head, warped")
     size = TINY._replace(methods=names, settings=(Setting(3, 1),))
     outcome = run_study("omniglot", "quick", size, parts, Network(4, True), learners, {}, [0], [], "cpu", None, None)

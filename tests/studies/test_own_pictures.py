@@ -4,10 +4,12 @@ import pytest
 import torch
 
 from warmstart.core import InputError
+from warmstart.engine.loop import Diverged
+from warmstart.estimators.picture_learner import PictureLearner
+from warmstart.estimators.picture_methods import AUTO
 from warmstart.studies import own_pictures
 from warmstart.studies.own_pictures import ACCURACY, NLL, Preset
 from warmstart.tasks.images import make_images
-from warmstart.tasks.warps import SLIGHT
 from warmstart.training.train import Plan
 
 CLASSES, EACH = 40, 12
@@ -37,7 +39,20 @@ def test_every_method_is_run_as_pictures_are_and_warped(small):
         assert plain.counts == (8, 8) and plain.seeds == (0, 1)
         assert (plain.mean == bent.mean) == (name == "nearest_centroid")  # which learns nothing of pictures
     assert found["nearest_centroid", False, ACCURACY].mean > 60  # of five classes
-    assert len(outcome.sections[0].table.lines) == len(names) and "warping moves the best method" in outcome.verdict
+    assert len(outcome.sections[0].table.lines) == len(names) and "of unseen characters, " in outcome.verdict
+
+
+def test_a_training_that_diverged_is_shown_as_such(small, monkeypatch):
+    def fitted(name, own, warped, *rest):
+        if warped:
+            raise Diverged("nan before step 3", "lower the learning rates", ())
+        return lambda test: torch.nn.functional.one_hot(test.query.y.long(), 5).float()
+
+    monkeypatch.setattr(own_pictures, "fitted", fitted)
+    outcome = own_pictures.run(only=["protonet"], data=small, device="cpu")
+    found = {row.setting["warped"]: row.mean for row in outcome.results.rows if row.metric == ACCURACY}
+    assert found[False] == 100 and found[True] != found[True]
+    assert outcome.verdict == "protonet is right on 100.0 % of unseen characters."
 
 
 def test_nothing_that_is_asked_was_seen(small, monkeypatch):
@@ -83,9 +98,5 @@ def test_unknown_methods_and_missing_data_are_said(monkeypatch):
 
 def test_what_is_measured_is_what_fit_does():
     """The door's own plan, its default warp, and the methods that it compares among those run."""
-    from warmstart.estimators.picture_fitting import SLIGHT as BENT
-    from warmstart.estimators.picture_learner import PLAN, PictureLearner
-    from warmstart.estimators.picture_methods import AUTO
-
-    assert own_pictures.PRESETS["full"].plan == PLAN and PictureLearner.warp and BENT == SLIGHT
+    assert own_pictures.PRESETS["full"].plan == PictureLearner().plan and PictureLearner().warp
     assert set(AUTO) <= set(own_pictures.LEARNERS)

@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from warmstart.core import InputError
-from warmstart.tasks.images import as_batch, check_enough, draw_episodes, gather, make_images, with_rotations
+from warmstart.tasks.images import as_batch, check_enough, draw_episodes, make_images, scaled, with_rotations
 
 LENGTHS = (4, 7, 5, 9, 6, 4)
 
@@ -133,10 +133,10 @@ def test_lengths_and_names_must_fit():
         make_images(pixels, torch.tensor([2, 3]), ("a",))
 
 
-def test_gather_divides_by_255_and_blanks_masked_rows(float64):
+def test_pixels_are_divided_by_255_and_masked_rows_are_blank(float64):
     images = numbered()
     rows, label = torch.tensor([[3, 30]]), torch.tensor([[1, 0]])
-    batch = gather(images, rows, label, torch.tensor([[1.0, 0.0]]))
+    batch = as_batch(scaled(images, rows), label, torch.tensor([[1.0, 0.0]]))
     assert_close(batch.x["pixels"][0, 0], images.pixels[3].double() / 255)
     assert batch.x["pixels"][0, 1].eq(0).all() and batch.y.tolist() == [[1, 0]]
     assert batch.x["real"].tolist() == batch.mask.tolist() == [[1, 0]]

@@ -38,9 +38,9 @@ from warmstart.metrics.errors import log_loss
 from warmstart.models.conv4 import Conv4
 from warmstart.models.likelihoods import multiclass
 from warmstart.models.mlp import seeded
-from warmstart.tasks.images import Images, as_batch, check_enough, draw_episodes, gather, scaled
+from warmstart.tasks.images import Images, as_batch, check_enough, draw_episodes, scaled
 from warmstart.tasks.pool import pad_safe
-from warmstart.tasks.warps import NUMBERS, Warp, warp
+from warmstart.tasks.warps import NUMBERS, Warp, check_warp, warped
 
 AT_ONCE = 50  # tasks
 
@@ -79,12 +79,12 @@ def fit(
     cfg: Config = Config(),
     seed: int = 0,
     *,
-    bend: Warp | None = None,
+    warp: Warp | None = None,
     stage: Stage = TRACED,
     folder: Path | None = None,
     progress: Report = silent,
 ) -> Callable[[Task], Prediction]:
-    """`classes` is the most that a task has, and how many probabilities a row gets. With `bend` the network is trained
+    """`classes` is the most that a task has, and how many probabilities a row gets. With `warp` the network is trained
     on warped pictures.
 
     Training in a folder that holds a checkpoint goes on from there.
@@ -92,7 +92,8 @@ def fit(
     if cfg.head not in ("logistic", "centroid"):
         raise InputError("a head logistic or centroid", repr(cfg.head), "use one of these names")
     check_enough(validation, cfg.way, cfg.shot + cfg.query)
-    model, theta = train_network(train, cfg, seed, bend, stage, folder, progress)
+    check_warp(warp)
+    model, theta = train_network(train, cfg, seed, warp, stage, folder, progress)
     scores = centroid_scores if cfg.head == "centroid" else partial(logistic_scores, cfg.head_steps)
 
     def embed(task: Task) -> Embedded:
@@ -130,7 +131,7 @@ def fit(
 
 
 def train_network(
-    train: Images, cfg: Config, seed: int, bend: Warp | None, stage: Stage, folder: Path | None, progress: Report
+    train: Images, cfg: Config, seed: int, warp: Warp | None, stage: Stage, folder: Path | None, progress: Report
 ) -> tuple[Model, Params]:
     """The network and its parameters after `steps` minibatches."""
     with seeded(seed):
@@ -147,12 +148,12 @@ def train_network(
     state = out.init(tree_map(lambda leaf: leaf.to(device), model.params))
     if device.type == "cuda":
         update = capture(update, state)
-    source = minibatches(train, cfg.batch, seed, bend)
+    source = minibatches(train, cfg.batch, seed, warp)
     state, _ = run(update, state, source, cfg.steps, folder=folder, every=cfg.every, progress=progress)
     return model, state.theta
 
 
-def minibatches(train: Images, size: int, seed: int, bend: Warp | None = None) -> Callable[[int], Batch]:
+def minibatches(train: Images, size: int, seed: int, warp: Warp | None = None) -> Callable[[int], Batch]:
     """Step -> pictures: all of them in a new order, again and again; what does not fill a batch waits for another."""
     device, count = train.pixels.device, len(train.pixels)
     size = min(size, count)
@@ -167,10 +168,11 @@ def minibatches(train: Images, size: int, seed: int, bend: Warp | None = None) -
             order = torch.Generator().manual_seed(seed * 1_000_003 + lap)
             kept[lap] = torch.randperm(count, generator=order).to(device)
         rows = kept[lap][place * size : (place + 1) * size]
-        if bend is None:
-            return gather(train, rows, label[rows])
-        drawn = torch.rand(size, NUMBERS, generator=generator(seed, step, device=device), device=device)
-        return as_batch(warp(scaled(train, rows), bend, drawn), label[rows])
+        pixels = scaled(train, rows)
+        if warp is not None:
+            drawn = torch.rand(size, NUMBERS, generator=generator(seed, step, device=device), device=device)
+            pixels = warped(pixels, warp, drawn)
+        return as_batch(pixels, label[rows])
 
     return source
 

@@ -88,7 +88,7 @@ def fit(
     ] = False,
     warp: Annotated[
         bool,
-        typer.Option("--warp/--no-warp", help="Of pictures: bend those to train on a little, anew at every draw."),
+        typer.Option("--warp/--no-warp", help="Of pictures: warp those to train on a little, anew at every draw."),
     ] = True,
     broken: Broken = "refuse",
     method: Annotated[str, typer.Option(metavar="ID", help="auto tunes and compares a few.")] = "auto",

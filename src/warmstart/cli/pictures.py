@@ -38,7 +38,7 @@ def refuse_options(context: typer.Context, names: Iterable[str], of: str, remedy
 
     wrong = set_here(context, names)
     if wrong:
-        flags = {param.name: param.opts[0] for param in context.command.params}
+        flags = {param.name: "/".join((param.opts[0], *param.secondary_opts)) for param in context.command.params}
         raise InputError(f"only options for {of}", ", ".join(flags[name] for name in wrong), remedy)
 
 

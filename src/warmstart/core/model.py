@@ -43,7 +43,7 @@ class Model(NamedTuple):
     decide: Callable[[Params, Tree], Tensor] | None = None  # None: apply, since encode leaves rows as they are
     describe: Callable[[Params, Tree], Tensor] = _nothing  # slow parameters, descriptor [*t, ...] -> [*t, width]
     width: int = 0  # of what describe gives
-    top: Callable[[Params, Tensor], Tensor] | None = None  # apply is top after features, and uses `head.*` alone
+    top: Callable[[Params, Tensor], Tensor] | None = None  # of `head.*` alone: apply is top after features
 
     def split(self, params: Params) -> tuple[Params, Params]:
         """The fast and the slow parameters."""
@@ -77,7 +77,7 @@ def functional(module: nn.Module, fast: str | Sequence[str] = "*") -> Model:
 
     A module may offer `encode(x)`, of parameters `encoder.*`, and `decide(encoded)`: where no `encoder.*` is fast,
     learners that can encode a stack of tasks at once. It may offer `describe(descriptor)` and its width `described`.
-    It may offer `top(features)`, of parameters `head.*`: where these alone are fast, some learners run the rest once.
+    Where its forward is `top(features(x))`, top of parameters `head.*` and all of these fast, some run the rest once.
 
     >>> functional(nn.Linear(2, 1), fast="bias").fast
     frozenset({'bias'})
@@ -121,12 +121,17 @@ def functional(module: nn.Module, fast: str | Sequence[str] = "*") -> Model:
     apart = all(hasattr(module, name) for name in ("encoder", "encode", "decide"))
     if apart and not any(name.startswith("encoder.") for name in chosen):
         model = model._replace(encode=method("encode"), decide=method("decide"))
-    if hasattr(module, "top"):
+    if hasattr(module, "features") and _owner(module, "top") is _owner(module, "forward") is not None:
         model = model._replace(top=method("top"))
     if hasattr(module, "describe"):
         width: Any = module.described
         model = model._replace(describe=method("describe"), width=width)
     return model
+
+
+def _owner(module: nn.Module, method: str) -> type | None:
+    """The class that defines it: who overrides `forward` but not `top` does not mean the latter."""
+    return next((kind for kind in type(module).__mro__ if method in vars(kind)), None)
 
 
 def mean_loss(rows: Tensor, batch: Batch) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, _GeneratorContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -15,12 +15,14 @@ def fast_products(device: torch.device) -> AbstractContextManager[None]:
     return _products("medium" if device.type == "cuda" else torch.get_float32_matmul_precision())
 
 
-def exact_products() -> _GeneratorContextManager[None]:
+@contextmanager
+def exact_products() -> Iterator[None]:
     """No product of float32 matrices is rounded, whatever is allowed around: for linear systems solved by products.
 
     Also a decorator of functions.
     """
-    return _products("highest")
+    with _products("highest"):
+        yield
 
 
 @contextmanager

@@ -134,7 +134,7 @@ def fit_baseline(
             way,
             cfg,
             seed,
-            bend=problem.bend,
+            warp=problem.warp,
             stage=fastest_stage(device, design.strided, steps, linear_head.Config.batch),
             folder=None if place is None else place / name,
             progress=bar(f"training {name}"),

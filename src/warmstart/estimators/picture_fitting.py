@@ -39,7 +39,7 @@ class PictureProblem(NamedTuple):
     validation: Images
     way: int
     shot: int
-    bend: Warp | None = None  # of the pictures that are trained on
+    warp: Warp | None = None  # of the pictures that are trained on
 
     @property
     def design(self) -> Design:
@@ -74,8 +74,8 @@ def split_for(images: Images, way: int, seed: int) -> Split:
 def problem_for(
     images: Images, split: Split, way: int, shot: int, rotations: bool, warp: bool, device: torch.device
 ) -> PictureProblem:
-    """The training and validation classes on the device. Only classes to train on are turned and bent: what a model is
-    chosen by stays as it came."""
+    """The training and validation classes on the device. Only classes to train on are turned and warped: what a model
+    is chosen by stays as it came."""
     training, validation = (take_classes(images, part).to(device) for part in split[:2])
     turned = with_rotations(training) if rotations else training
     return PictureProblem(turned, validation, way, shot, SLIGHT if warp else None)
@@ -92,7 +92,7 @@ def fit_method(
     record: Record | None = None,
 ) -> FittedPictures:
     """Train one configuration with early stopping on tasks of the validation classes."""
-    images, validation, way, shot, bend = problem
+    images, validation, way, shot, warp = problem
     design, device = problem.design, images.pixels.device
     if hasattr(cfg, "outer_decay") and cfg.outer_decay == 0:
         cfg = dataclasses.replace(cfg, outer_decay=plan.steps)
@@ -110,7 +110,7 @@ def fit_method(
         if record is not None:
             replay(folder, record)
     block = blocks(plan, way * (shot + plan.query) * images.pixels[0].numel())
-    draw = sampler(images, way, shot, plan.query, bend=bend)
+    draw = sampler(images, way, shot, plan.query, warp=warp)
     with fast_products(device):
         found = train(
             learner,
@@ -142,7 +142,7 @@ def blocks(plan: Plan, numbers: int) -> int:
 
 def fingerprint(problem: PictureProblem, plan: Plan, seed: int) -> str:
     """A name that changes with anything but the method that changes a run."""
-    words: list[Any] = [dataclasses.asdict(plan), problem.way, problem.shot, problem.bend, seed]
+    words: list[Any] = [dataclasses.asdict(plan), problem.way, problem.shot, problem.warp, seed]
     words += [(part.names, part.offsets.tolist()) for part in problem[:2]]
     digest = hashlib.blake2b(json.dumps(words).encode(), digest_size=6)
     for part in problem[:2]:

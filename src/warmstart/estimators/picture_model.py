@@ -44,7 +44,7 @@ class TrainedPictures:
     way: int
     shot: int
     rotations: bool  # whether turned classes were trained on too
-    warp: bool  # whether pictures were bent for training
+    warp: bool  # whether pictures were warped for training
     split: Split  # names of the classes
     value: float  # log loss on the validation classes
     sharpness: float  # of the probabilities, which made that loss least

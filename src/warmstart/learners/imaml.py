@@ -91,9 +91,9 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     blank = blank_names(model, cfg.blank)
     optimiser = named("sgd" if cfg.inner == "newton" else cfg.inner)
     out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
-    # where the head alone is adapted its rows are features, which the network makes once
-    headed = model.top is not None and all(name.startswith("head.") for name in model.fast)
-    acting = model._replace(apply=model.top) if headed and model.top else model
+    # where the head is adapted, all of it and nothing else, its rows are features; meta_grad has them made once
+    headed = model.top is not None and model.fast == {name for name in model.params if name.startswith("head.")}
+    acting = model._replace(apply=model.top or model.apply) if headed else model
     mean_loss, gauss_newton = task_loss(acting, likelihood), gauss_newton_product(acting, likelihood)
 
     def see(slow: Params, x: Tree) -> Tree:
@@ -127,8 +127,8 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         if cfg.inner == "newton":
 
             def curved(v: Params) -> Params:
-                bent: Params = add(gauss_newton(slow, inner.phi, batch, v), scale(v, cfg.prox))
-                return bent
+                image: Params = add(gauss_newton(slow, inner.phi, batch, v), scale(v, cfg.prox))
+                return image
 
             grads = solve.conjugate_gradient(curved, grads, cfg.inner_solve)
         if not cfg.halvings:
@@ -183,7 +183,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         shown: Tree = ()
         asked: Tree = ()
         if headed:
-            (shown, asked), kept = encode.forward(slow, torch.zeros_like(query.w[:, 0]), support.x, query.x)
+            (shown, asked), kept = encode.forward(slow, query.w.new_zeros(count), support.x, query.x)
             support, query = support._replace(x=shown), query._replace(x=asked)
         first = Inner(expand(fast, count), expand(optimiser.init(fast), count))
         inner = ahead({**known, **fast}, first, support, (), cfg.inner_steps)

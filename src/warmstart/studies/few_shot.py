@@ -21,6 +21,7 @@ from warmstart.engine.loop import Diverged, Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
 from warmstart.estimators.picture_judging import log_of, sharpen
+from warmstart.learners import scratch
 from warmstart.metrics.calibration import expected_calibration_error, maximum_calibration_error, reliability
 from warmstart.metrics.errors import accuracy, log_loss
 from warmstart.models.conv4 import Conv4, fastest_stage
@@ -129,9 +130,10 @@ def kept_name(
 ) -> str:
     """Of the checkpoints of a row: other settings have another name, and start afresh."""
     way, config = setting.way, learners[name].config(setting) if name in learners else size.classifier
-    bent = learners[name].bend if name in learners else None
-    words = repr((size.plan, size.looks, size.tasks[way], size.asked[way], network, config, *filter(None, [bent])))
-    return f"{name}-{setting.short}-{seed}-{blake2b(words.encode(), digest_size=4).hexdigest()}"
+    told: list[Any] = [size.plan, size.looks, size.tasks[way], size.asked[way], network, config]
+    if name in learners and learners[name].warp is not None:
+        told.append(learners[name].warp)
+    return f"{name}-{setting.short}-{seed}-{blake2b(repr(tuple(told)).encode(), digest_size=4).hexdigest()}"
 
 
 def fit(
@@ -185,8 +187,8 @@ def fit(
         said = predict_stack(learner, state, judged, chunk=chunk)
         return 1 - float(accuracy(said.mean, judged.query).mean())
 
-    if name != "scratch":
-        draw = sampler(parts.train, way, shot, size.asked[way], bend=entry.bend)
+    if entry.build is not scratch.build:
+        draw = sampler(parts.train, way, shot, size.asked[way], warp=entry.warp)
         source = from_family(draw, size.tasks[way], seed, learner.noise, device, block=BLOCK)
         state = train(learner, state, source, size.plan, validate, stage=stage, folder=folder, progress=report).state
 
@@ -276,7 +278,7 @@ def sections(
     results: Results, settings: Sequence[Setting], found: Mapping[tuple[str, Setting], Mapping[int, Judged]]
 ) -> list[Section]:
     """A table and a reliability diagram for each setting."""
-    shown = []
+    shown, simple = [], {row.method for row in results.rows if is_baseline(row.method)}
     for setting in settings:
         where: dict[str, Any] = {"way": setting.way, "shot": setting.shot}
         columns = [
@@ -288,7 +290,6 @@ def sections(
             Column(ECE + CALIBRATED, ECE + CALIBRATED, where, 3, "lower"),
             Column(MCE + CALIBRATED, MCE + CALIBRATED, where, 3, "lower"),
         ]
-        simple = [row.method for row in results.rows if is_baseline(row.method)]
         made = table(results, columns=columns, baselines=simple, caption=f"{setting.label}, unseen classes")
         bins = {
             name: reliability(*concat([(one.probability, one.query) for one in by_seed.values()]))

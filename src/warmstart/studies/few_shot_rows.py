@@ -11,7 +11,7 @@ from warmstart.learners import abml, gem, gem_head, imaml, maml, meta_sgd, repti
 from warmstart.tasks.warps import Warp
 
 BASELINES = ("nearest_centroid", "linear_head", "protonet")
-WARPED = ", warped"  # behind the name of a learner that is trained on bent pictures
+WARPED = ", warped"  # behind the name of a learner that is trained on warped pictures
 HESSIAN_FREE = imaml.Config(  # the inner problem by Newton's method; "plain gradient" solves it by gradient descent
     inner="newton",
     inner_lr=1.0,
@@ -49,16 +49,16 @@ def of_sums(descent: Mapping[str, Any], at: Setting) -> dict[str, Any]:
 
 class Entry(NamedTuple):
     """A learner as it is run here: its settings by way and shot, which parameters a task adapts, and how the pictures
-    that it is trained on are bent."""
+    that it is trained on are warped."""
 
     build: Callable[..., Learner]
     config: Callable[[Setting], Any]
     fast: str = "*"
-    bend: Warp | None = None
+    warp: Warp | None = None
 
 
-def entries(paper: Mapping[str, Callable[[Setting], Any]], bend: Warp | None = None) -> dict[str, Entry]:
-    """The learners, with settings that a study gives by way and shot; with `bend`, each once more on bent pictures."""
+def entries(paper: Mapping[str, Callable[[Setting], Any]], warp: Warp | None = None) -> dict[str, Entry]:
+    """The learners, with settings that a study gives by way and shot; with `warp`, once more on warped pictures."""
     builds: dict[str, Callable[..., Learner]] = {
         "scratch": scratch.build,
         "maml": maml.build,
@@ -77,12 +77,11 @@ def entries(paper: Mapping[str, Callable[[Setting], Any]], bend: Warp | None = N
         "protonet": protonet.build,
     }
     fast = {"anil": "head.*", "imaml_head": "head.*"}
-    return {
-        name + more: Entry(build, paper[name], fast.get(name, "*"), bent)
-        for more, bent in [("", None)] + [(WARPED, bend)] * (bend is not None)
-        for name, build in builds.items()
-        if name in paper
-    }
+    plain = {name: Entry(build, paper[name], fast.get(name, "*")) for name, build in builds.items() if name in paper}
+    if warp is None:
+        return plain
+    trained = {name: entry for name, entry in plain.items() if name != "scratch"}
+    return plain | {name + WARPED: entry._replace(warp=warp) for name, entry in trained.items()}
 
 
 def is_baseline(name: str) -> bool:

@@ -18,7 +18,7 @@ import torch
 from warmstart.core import check_names
 from warmstart.core.trees import to_device
 from warmstart.engine.device import choose_device
-from warmstart.engine.loop import Report, silent
+from warmstart.engine.loop import Diverged, Report, silent
 from warmstart.engine.noise import generator
 from warmstart.estimators.picture_comparison import Teller, fit_baseline, tell
 from warmstart.estimators.picture_fitting import problem_for, split_for
@@ -77,8 +77,11 @@ def run(
             for warped in (False, True):
                 words = f"{name}, {'warped' if warped else 'as they are'}, seed {seed}"
                 kept = None if folder is None else folder / words
-                said = fitted(name, own, warped, size.plan, seed, where, bar(words), kept)(test)
-                found = {ACCURACY: 100 * accuracy(said, test.query), NLL: log_loss(said, test.query)}
+                try:
+                    said = fitted(name, own, warped, size.plan, seed, where, bar(words), kept)(test)
+                    found = {ACCURACY: 100 * accuracy(said, test.query), NLL: log_loss(said, test.query)}
+                except Diverged:  # which is a result
+                    found = dict.fromkeys((ACCURACY, NLL), torch.full((size.tests,), float("nan")))
                 for metric, values in found.items():
                     scores.setdefault((name, warped, metric), {})[seed] = values.tolist()
     rows = [
@@ -102,6 +105,7 @@ def fitted(
     """A method on the classes of the folder, as `fit` and `evaluate` have it: tasks to class probabilities."""
     method = name if name in LEARNERS else "protonet"
     model = PictureLearner(WAY, SHOT, method, plan=plan, warp=warped, seed=seed, device=str(device))
+    own, _ = model.read(own)
     if name in LEARNERS:
         trained = model.fit(own, folder=folder, progress=lambda label: report).fitted
         learner, state = trained.learner(WAY)
@@ -128,8 +132,13 @@ PROSE = (
 
 
 def verdict(rows: Sequence[Row]) -> str:
-    at = {(row.method, row.setting["warped"]): row.mean for row in rows if row.metric == ACCURACY}
-    (name, warped), best = max(at.items(), key=lambda pair: pair[1])
-    words = ", warped" if warped else ""
-    gain = max(at[name, True] for name, _ in at) - max(at[name, False] for name, _ in at)
-    return f"{name}{words} is right on {best:.1f} % of unseen characters; warping moves the best method by {gain:+.1f}."
+    at = {
+        (row.method, row.setting["warped"]): row.mean for row in rows if row.metric == ACCURACY and row.mean == row.mean
+    }
+    if not at:
+        return "Nothing ended in finite numbers."
+    best, warped = max(at, key=lambda key: at[key])
+    words = f"{best}{', warped,' if warped else ''} is right on {at[best, warped]:.1f} % of unseen characters"
+    if (best, not warped) not in at:
+        return f"{words}."
+    return f"{words}, {at[best, not warped]:.1f} {'with pictures as they are' if warped else 'warped'}."

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from warmstart.core import Batch, InputError, Task, make_batch, make_task
-from warmstart.tasks.warps import NUMBERS, Warp, check_warp, warp
+from warmstart.tasks.warps import NUMBERS, Warp, check_warp, warped
 
 TURNS = ("", " turned left", " upside down", " turned right")
 
@@ -105,18 +105,17 @@ def check_enough(images: Images, way: int, rows: int) -> None:
 
 
 def sampler(
-    images: Images, way: int, shot: int, query: int, least: int | None = None, bend: Warp | None = None
+    images: Images, way: int, shot: int, query: int, least: int | None = None, warp: Warp | None = None
 ) -> Callable[[int, torch.Generator], Task]:
     """Draws so many tasks of `way` classes each, `shot` pictures of a class shown and `query` others judged.
 
     Nothing is drawn twice within a task. With `least`, a class shows `least` to `shot` pictures, drawn evenly, and
-    the rest is padding. With `bend` every picture is warped anew. The result never waits for the device.
+    the rest is padding. With `warp` every picture is warped anew. The result never waits for the device.
     """
     check_enough(images, way, shot + query)
     if least is not None and not 0 <= least <= shot:
         raise InputError(f"0 to {shot} pictures shown at least", f"{least}", "pass at most the number of shots")
-    if bend is not None:
-        check_warp(bend)
+    check_warp(warp)
     device = images.pixels.device
     lengths, widest = images.lengths, int(images.lengths.max())
     fewest = shot if least is None else least
@@ -135,7 +134,7 @@ def sampler(
 
         def pixels(rows: Tensor) -> Tensor:
             found = scaled(images, rows.flatten(1))
-            return found if bend is None else warp(found, bend, uniform(*found.shape[:2], NUMBERS))
+            return found if warp is None else warped(found, warp, uniform(*found.shape[:2], NUMBERS))
 
         support = as_batch(pixels(rows[..., :shot]), label.repeat_interleave(shot, 1), mask.flatten(1))
         judged = as_batch(pixels(rows[..., shot:]), label.repeat_interleave(query, 1))
@@ -155,11 +154,6 @@ def draw_episodes(
 ) -> Task:
     """`count` tasks, drawn once."""
     return sampler(images, way, shot, query, least)(count, generator)
-
-
-def gather(images: Images, rows: Tensor, label: Tensor, mask: Tensor | None = None) -> Batch:
-    """Pictures `rows` [*t, n] as a batch; a masked row is blank."""
-    return as_batch(scaled(images, rows), label, mask)
 
 
 def scaled(images: Images, rows: Tensor) -> Tensor:
