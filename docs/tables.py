@@ -97,6 +97,7 @@ PAGES = {
         *(f"meta_model{kind}, plain fine-tuning" for kind in ("", ", unaligned", ", refit")),
         "meta_model, fine-tuning by H",
     ],
+    "own_pictures": ["nearest_centroid", "linear_head", "protonet", "gem_head", "imaml_head"],
     "adapters": [
         "auto",
         "adapter_functions",
@@ -115,6 +116,7 @@ STUDIES_OF = {  # of pages whose methods have namesakes in other studies; the ot
     "model_fusion": FUSION,
     "meta_model": FUSION,
     "adapters": ["fusion_adapters"],
+    "own_pictures": ["own_pictures"],
 }
 EXPECTED = {  # rows, run or not
     "omniglot": omniglot.ALL,

@@ -134,6 +134,27 @@ def test_pictures():
     assert f"and holds {whole['memory held']:.1f} GiB" in said
 
 
+def test_own_pictures():
+    results, said = load(ROOT / "results/own_pictures.full.json"), re.sub(r"\s+", " ", README)
+
+    def at(name, metric, warped):
+        return mean(results, name, metric, {"classes": 100, "warped": warped})
+
+    bent, plain = (
+        {name: at(name, "accuracy", warped) for name in ("imaml_head", "gem_head", "protonet", "linear_head")}
+        for warped in (True, False)
+    )
+    words = f"on {bent['imaml_head']:.1f} % by `imaml_head`, {bent['gem_head']:.1f} % by `gem_head` and"
+    assert f"{words} {bent['protonet']:.1f} % by prototypical networks" in said
+    losses = at("linear_head", "NLL", True), at("imaml_head", "NLL", True)
+    head = (
+        f"a new linear head has {bent['linear_head']:.1f} % but a log loss of {losses[0]:.2f} against {losses[1]:.2f}"
+    )
+    assert f"{head}, nearest centroids of pixels {at('nearest_centroid', 'accuracy', True):.1f} %" in said
+    *first, last = (f"{value:.1f}" for value in plain.values())
+    assert f"leaves out: {', '.join(first)} and {last} % then" in said
+
+
 def test_what_an_update_costs():
     results = load(ROOT / "results/meta_step.full.json")
 
