@@ -56,7 +56,7 @@ class Config:
     weight_decay: float = 0.0
 
 
-# the last layer alone, from a blank one: the inner problem is convex, and is solved
+# the last layer alone, from a blank one: the inner problem is convex, and nearly solved
 HEAD = Config(
     inner="newton",
     inner_lr=1.0,

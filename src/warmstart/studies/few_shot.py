@@ -313,7 +313,8 @@ PROSE = (
     "Networks are normalised by the statistics of the pictures they are given: all query pictures of a task together, "
     "which tells them something of the classes' shares, or each query picture alone with the support. Calibrated: with "
     "all probabilities raised to one power, settled on the validation classes. Warped: trained on pictures that are "
-    "turned, moved, stretched and slanted a little, anew at every draw; those judged are as they came."
+    "turned, moved, stretched and slanted a little, colour ones mirrored too, anew at every draw; those judged are as "
+    "they came."
 )
 
 
