@@ -1,6 +1,7 @@
 """The picture studies on pictures that a test can draw: bars of different slopes are the classes."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,10 +9,11 @@ import torch
 from warmstart.baselines import protonet
 from warmstart.cli.writing import write_report
 from warmstart.core import InputError, Prediction
+from warmstart.engine.files import read_tensors
 from warmstart.learners import imaml, maml, scratch
 from warmstart.studies import cost, few_shot, omniglot, tiny_imagenet
 from warmstart.studies.few_shot import ACCURACY, ALONE, ECE, Network, Parts, Size, one_by_one, run_study
-from warmstart.studies.few_shot_rows import Setting, entries
+from warmstart.studies.few_shot_rows import HESSIAN_FREE, MIRRORED, WARPED, Setting, entries
 from warmstart.tasks.class_split import load_split
 from warmstart.tasks.images import draw_episodes, make_images
 from warmstart.tasks.omniglot import read_omniglot, split_omniglot
@@ -19,6 +21,7 @@ from warmstart.tasks.warps import SLIGHT
 from warmstart.training.train import Plan
 
 SIDE, EACH = 12, 8
+LOOKED = [("imaml_head, mirrored", 6, 12), ("imaml_head, mirrored", 12, 12), ("imaml, mirrored", 1, 1)]
 LEARNERS = entries(
     {
         "scratch": lambda at: scratch.Config(test_steps=1),
@@ -104,7 +107,8 @@ def test_an_interrupted_study_goes_on(parts, tmp_path):
 
 def test_warped_rows_differ_in_training_alone(parts, tmp_path):
     learners = entries(
-        {"protonet": lambda at: protonet.Config(outer_lr=3e-3), "imaml_head": lambda at: imaml.HEAD}, SLIGHT
+        {"protonet": lambda at: protonet.Config(outer_lr=3e-3), "imaml_head": lambda at: imaml.HEAD},
+        {WARPED: SLIGHT},
     )
     assert "scratch, warped" not in omniglot.LEARNERS and "maml, warped" in omniglot.LEARNERS  # it trains on nothing
     assert learners["imaml_head"].fast == "head.*" and learners["protonet, warped"].warp == SLIGHT
@@ -116,6 +120,30 @@ def test_warped_rows_differ_in_training_alone(parts, tmp_path):
     assert "best baseline, protonet" in outcome.verdict and "imaml_head" in outcome.verdict
     kept = [few_shot.kept_name(name, learners, Setting(3, 1), size, Network(4, True), 0) for name in names]
     assert len({name.rpartition("-")[2] for name in kept}) == len(names)
+
+
+def test_a_row_may_come_after_another(parts, tmp_path):
+    """It starts from the network that the other's training ends with, takes its share of updates, and is kept apart."""
+    learners = entries(
+        {"imaml_head": lambda at: imaml.HEAD, "imaml": lambda at: replace(HESSIAN_FREE, inner_steps=1, outer_lr=1e-9)},
+        {MIRRORED: SLIGHT._replace(mirror="classes")},
+    )
+    row = learners["imaml, mirrored"]
+    assert row.after == "imaml_head, mirrored" and row.warp == learners[row.after].warp and row.fast == "*"
+    size = TINY._replace(methods=(row.after, "imaml, mirrored"), settings=(Setting(3, 1),))
+    told = []
+
+    def progress(label):
+        return lambda done, of, words: told.append((label, done, of))
+
+    arguments = ("omniglot", "quick", size, parts, Network(4, True), learners, {}, [0], [], "cpu", progress, tmp_path)
+    run_study(*arguments)
+    assert told == [(f"{name}, 3-way 1-shot, seed 0", done, of) for name, done, of in LOOKED]
+    names = [few_shot.kept_name(name, learners, Setting(3, 1), size, Network(4, True), 0) for name in size.methods]
+    first, second = (read_tensors(tmp_path / name / "checkpoint.safetensors")[0] for name in names)
+    for name, leaf in first.items():
+        if name.startswith("memo/state/theta"):  # the state that did best, from which the second hardly moves
+            torch.testing.assert_close(second[name], leaf, rtol=0, atol=1e-7)
 
 
 def test_alone_is_one_query_row_at_a_time(parts):

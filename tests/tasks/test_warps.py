@@ -13,7 +13,7 @@ from warmstart.tasks.warps import NUMBERS, Warp, warped
 pytestmark = pytest.mark.usefixtures("float64")
 
 TURN, SLANT, WIDE, HIGH, ACROSS, DOWN, SIDE = range(NUMBERS)
-SMALL = Warp(turn=15.0, shift=0.1, stretch=0.2, slant=0.1, mirror=True)
+SMALL = Warp(turn=15.0, shift=0.1, stretch=0.2, slant=0.1, mirror="pictures")
 
 
 def numbers(count, **drawn):
@@ -49,7 +49,7 @@ def test_a_shift_moves_whole_pixels_and_repeats_the_edge(pictures):
 def test_a_mirror_swaps_left_and_right_of_some(pictures):
     uniform = numbers(3)
     uniform[:, SIDE] = torch.tensor([0.9, 0.1, 0.6])
-    found = warped(pictures, Warp(mirror=True), uniform)
+    found = warped(pictures, Warp(mirror="pictures"), uniform)
     torch.testing.assert_close(found, torch.where(uniform[:, SIDE, None, None, None] > 0.5, pictures.flip(3), pictures))
 
 
@@ -64,7 +64,7 @@ def test_a_turn_keeps_lengths_in_pictures_that_are_not_square():
 @pytest.mark.parametrize(("height", "width"), [(24, 24), (20, 44)])
 def test_every_point_shows_what_the_equation_says(height, width):
     """On a picture that is linear in the coordinates, between its edges, interpolation is exact."""
-    how = Warp(turn=20.0, shift=0.05, stretch=0.3, slant=0.2, mirror=True)
+    how = Warp(turn=20.0, shift=0.05, stretch=0.3, slant=0.2, mirror="pictures")
     across_, down_ = ((2 * torch.arange(size, dtype=torch.float64) + 1) / size - 1 for size in (width, height))
     x, y, ratio = across_.expand(height, width), down_[:, None].expand(height, width), width / height
     uniform = torch.tensor([[0.8, 0.1, 0.2, 0.3, 0.9, 0.35, 0.7]])

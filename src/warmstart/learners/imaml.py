@@ -1,16 +1,17 @@
 """iMAML: adapt to the minimum of a proximal problem and differentiate the minimum, not the path.
 
-    phi_t = argmin L(phi; support_t) + prox / 2 ||phi - theta||^2      (inner_steps of descent)
-    d phi_t / d theta = (I + H_t / prox)^-1,   H_t = Hessian of L(phi_t; support_t)
-    theta <- theta - outer_lr * sum_t v_t,   v_t = (I + H_t / prox)^-1 grad L(phi_t; query_t)
+    phi_t = argmin L(phi; support_t) + 1/2 (phi - theta)' P (phi - theta)      (inner_steps of descent)
+    d phi_t / d theta = (P + H_t)^-1 P,   H_t = Hessian of L(phi_t; support_t)
+    theta <- theta - outer_lr * sum_t P u_t,   u_t = (P + H_t)^-1 grad L(phi_t; query_t)
 
-Slow parameters, which all tasks share, move the minimum too:
+The pull P is `prox` times the identity, or of two strengths: `blank_prox` for parameters that start at zero. Slow
+parameters, which all tasks share, move the minimum too:
 
-    slow <- slow - outer_lr * sum_t grad_slow [L(phi_t; query_t) - v_t / prox . grad_phi L(phi_t; support_t)]
+    slow <- slow - outer_lr * sum_t grad_slow [L(phi_t; query_t) - u_t . grad_phi L(phi_t; support_t)]
 
 The inner problem is solved by gradient descent or by Gauss-Newton steps, each of some conjugate-gradient steps
-(`inner="newton"`); with `halvings` a step is as long as the objective allows. The inverse is
-applied by conjugate gradient with products of the curvature and a vector, so memory does not
+(`inner="newton"`); with `halvings` a step is as long as the objective allows. Inverses are
+applied by conjugate gradient on I + P^-1/2 H_t P^-1/2, with products of the curvature and a vector, so memory does not
 grow with the inner steps. Without conjugate-gradient steps it is the plain gradient at phi_t.
 
 Rajeswaran, Finn, Kakade and Levine, 2019. Differs from the paper: see docs/methods/imaml.md.
@@ -51,6 +52,7 @@ class Config:
     curvature: str = "hessian"  # or gauss_newton, which has no negative directions
     damping: float = 1.0  # added to the curvature
     blank: str = ""  # pattern of the fast parameters that start every task at zero and are not learned
+    blank_prox: float = 0.0  # strength that ties these to zero; 0: prox
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.0
@@ -95,6 +97,11 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     headed = model.top is not None and model.fast == {name for name in model.params if name.startswith("head.")}
     acting = model._replace(apply=model.top or model.apply) if headed else model
     mean_loss, gauss_newton = task_loss(acting, likelihood), gauss_newton_product(acting, likelihood)
+    pull = {name: cfg.blank_prox or cfg.prox if name in blank else cfg.prox for name in model.fast}
+
+    def times_pull(v: Params, power: float) -> Params:
+        """P^power v."""
+        return {name: leaf * pull[name] ** power for name, leaf in v.items()}
 
     def see(slow: Params, x: Tree) -> Tree:
         return model.features(slow, x) if headed else x
@@ -117,8 +124,8 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         fast, slow = model.split(theta)[0], beside(theta)
 
         def objective(phi: Params) -> Tensor:
-            away = torch.stack([((phi[name] - anchor) ** 2).sum() for name, anchor in fast.items()]).sum()
-            return loss(slow, phi, batch) + 0.5 * cfg.prox * away
+            away = [pull[name] * ((phi[name] - anchor) ** 2).sum() for name, anchor in fast.items()]
+            return loss(slow, phi, batch) + 0.5 * torch.stack(away).sum()
 
         def move(rate: float) -> Inner:
             return Inner(*optimiser.update(inner.phi, grads, inner.opt, rate))
@@ -127,10 +134,10 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         if cfg.inner == "newton":
 
             def curved(v: Params) -> Params:
-                image: Params = add(gauss_newton(slow, inner.phi, batch, v), scale(v, cfg.prox))
+                image: Params = add(v, times_pull(gauss_newton(slow, inner.phi, batch, times_pull(v, -0.5)), -0.5))
                 return image
 
-            grads = solve.conjugate_gradient(curved, grads, cfg.inner_solve)
+            grads = times_pull(solve.conjugate_gradient(curved, times_pull(grads, -0.5), cfg.inner_solve), -0.5)
         if not cfg.halvings:
             return move(cfg.inner_lr)
         found = inner  # stays where it is if no rate will do; else the greatest that does
@@ -150,14 +157,15 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         return Prediction(likelihood.mean(acting.apply({**beside(state.theta), **adapted}, seen)))
 
     def advance(slow: Params, at: Solving, phi: Params, support: Batch) -> Solving:
-        """One step towards (I + (H + damping) / prox)^-1 cotangent, for one task."""
+        """One step towards (I + P^-1/2 (H + damping) P^-1/2)^-1 P^-1/2 cotangent, for one task."""
 
         def curved(v: Params) -> Params:
+            along = times_pull(v, -0.5)
             if cfg.curvature == "hessian":
-                (product,) = vjp(lambda p: grad(loss, 1)(slow, p, support), phi)[1](v)  # H is symmetric
+                (product,) = vjp(lambda p: grad(loss, 1)(slow, p, support), phi)[1](along)  # H is symmetric
             else:
-                product = gauss_newton(slow, phi, support, v)
-            image: Params = add(scale(v, 1 + cfg.damping / cfg.prox), scale(product, 1 / cfg.prox))
+                product = gauss_newton(slow, phi, support, along)
+            image: Params = add(v, times_pull(add(product, scale(along, cfg.damping)), -0.5))
             return image
 
         return solve.advance(curved, at)
@@ -165,15 +173,15 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     def judge(slow: Params, own: tuple[Params, Tree], query: Batch) -> Tensor:
         return loss(slow, own[0], query._replace(x=own[1]) if headed else query)
 
-    def pushed(slow: Params, seen: Tree, phi: Params, v: Params, support: Batch) -> Tensor:
+    def pushed(slow: Params, seen: Tree, phi: Params, u: Params, support: Batch) -> Tensor:
         """Its gradient is how the query loss changes as slow parameters, or features, move the minimum of one task."""
         rows = support._replace(x=seen) if headed else support
-        return -dot(grad(loss, 1)(slow, phi, rows), v) / cfg.prox
+        return -dot(grad(loss, 1)(slow, phi, rows), u)
 
     encode = stage.differentiate(lambda slow, nothing, *rows: tuple(see(slow, x) for x in rows))
     ahead = exact_products()(last(descend, stage))
     judged = value_and_grad(judge, stage)
-    begun = stage.stack(lambda nothing, cotangent: solve.begin(cotangent))
+    begun = stage.stack(lambda nothing, cotangent: solve.begin(times_pull(cotangent, -0.5)))
     advanced = exact_products()(stage.stack(advance))
     moved = value_and_grad(pushed, stage)
 
@@ -193,9 +201,9 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
             at = begun((), cotangent)
             for _ in range(cfg.solve_steps):
                 at = advanced(known, at, inner.phi, support)
-            cotangent = at.x
+            cotangent = times_pull(at.x, 0.5)
             if slow:
-                _, more, by_support = moved(known, shown, inner.phi, cotangent, support)
+                _, more, by_support = moved(known, shown, inner.phi, times_pull(at.x, -0.5), support)
                 slow_grad = add(slow_grad, more)
         if headed:
             slow_grad, _ = encode.backward(kept, (by_support, by_query))

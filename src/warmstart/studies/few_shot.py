@@ -14,12 +14,13 @@ from torch import Tensor
 
 from warmstart.baselines import linear_head, nearest_centroid, protonet
 from warmstart.baselines.centroids import sharpness
-from warmstart.core import Batch, Prediction, Task, check_names, functional
+from warmstart.core import Batch, Learner, Prediction, Task, check_names, functional
 from warmstart.core.trees import concat, flatten, leaves, take, to_device, tree_map, unflatten
 from warmstart.engine.device import choose_device, fast_products
 from warmstart.engine.loop import Diverged, Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
+from warmstart.engine.stage import Stage
 from warmstart.estimators.picture_judging import log_of, sharpen
 from warmstart.learners import scratch
 from warmstart.metrics.calibration import expected_calibration_error, maximum_calibration_error, reliability
@@ -131,8 +132,8 @@ def kept_name(
     """Of the checkpoints of a row: other settings have another name, and start afresh."""
     way, config = setting.way, learners[name].config(setting) if name in learners else size.classifier
     told: list[Any] = [size.plan, size.looks, size.tasks[way], size.asked[way], network, config]
-    if name in learners and learners[name].warp is not None:
-        told.append(learners[name].warp)
+    if name in learners:
+        told += [part for part in learners[name][3:] if part not in (None, "", 1.0)]
     return f"{name}-{setting.short}-{seed}-{blake2b(repr(tuple(told)).encode(), digest_size=4).hexdigest()}"
 
 
@@ -169,28 +170,9 @@ def fit(
             parts.train, parts.validation, way, cfg, seed, stage=stage, folder=folder, progress=report
         )
         return predict, one_by_one(predict)
-    entry = learners[name]
-    config = entry.config(setting)
-    if hasattr(config, "outer_decay"):
-        config = replace(config, outer_decay=size.plan.steps)
-    with seeded(seed):
-        net = Conv4(parts.train.shape, way, network.filters, network.strided).to(device)
-        model = functional(net, entry.fast)
-    judged_by: Any = way if entry.build is protonet.build else multiclass
-    learner = entry.build(model, judged_by, config, stage)
-    state = to_device(learner.init(model.params), device)
+    learner, state = trained(name, learners, parts, setting, size, network, seed, device, stage, report, folder)
     draws = next(iter(learner.noise.predict), 1)  # networks that a prediction needs of a task
-    chunk = max(1, CHUNK[device.type] // draws)
-    judged = validation(parts, setting, size, seed)
-
-    def validate(state: Any) -> float:
-        said = predict_stack(learner, state, judged, chunk=chunk)
-        return 1 - float(accuracy(said.mean, judged.query).mean())
-
-    if entry.build is not scratch.build:
-        draw = sampler(parts.train, way, shot, size.asked[way], warp=entry.warp)
-        source = from_family(draw, size.tasks[way], seed, learner.noise, device, block=BLOCK)
-        state = train(learner, state, source, size.plan, validate, stage=stage, folder=folder, progress=report).state
+    chunk = at_once(learner, device)
 
     def together(task: Task) -> Prediction:
         return predict_stack(learner, state, task, chunk=chunk)
@@ -200,6 +182,59 @@ def fit(
         return predict_stack(learner, state, task, chunk=chunk, alone=True, at_once=max(1, SINGLE // each))
 
     return together, alone
+
+
+def trained(
+    name: str,
+    learners: Mapping[str, Entry],
+    parts: Parts,
+    setting: Setting,
+    size: Size,
+    network: Network,
+    seed: int,
+    device: torch.device,
+    stage: Stage,
+    report: Report,
+    folder: Path | None,
+) -> tuple[Learner, Any]:
+    """A learner and its state after training: from a fresh network, or from that of the row it comes after."""
+    entry, way = learners[name], setting.way
+    plan = shortened(size.plan, entry.share)
+    config = entry.config(setting)
+    if hasattr(config, "outer_decay"):
+        config = replace(config, outer_decay=plan.steps)
+    with seeded(seed):
+        net = Conv4(parts.train.shape, way, network.filters, network.strided).to(device)
+        model = functional(net, entry.fast)
+    params = model.params
+    if entry.after:
+        beside = None if folder is None else folder.parent / kept_name(entry.after, learners, setting, size, network, seed)
+        first = trained(entry.after, learners, parts, setting, size, network, seed, device, stage, report, beside)
+        params = first[1].theta
+    judged_by: Any = way if entry.build is protonet.build else multiclass
+    learner = entry.build(model, judged_by, config, stage)
+    state = to_device(learner.init(params), device)
+    if entry.build is scratch.build:
+        return learner, state
+    judged = validation(parts, setting, size, seed)
+
+    def validate(state: Any) -> float:
+        said = predict_stack(learner, state, judged, chunk=at_once(learner, device))
+        return 1 - float(accuracy(said.mean, judged.query).mean())
+
+    draw = sampler(parts.train, way, setting.shot, size.asked[way], warp=entry.warp)
+    source = from_family(draw, size.tasks[way], seed, learner.noise, device, block=BLOCK)
+    return learner, train(learner, state, source, plan, validate, stage=stage, folder=folder, progress=report).state
+
+
+def at_once(learner: Learner, device: torch.device) -> int:
+    """Tasks whose predictions are made together."""
+    return max(1, CHUNK[device.type] // next(iter(learner.noise.predict), 1))
+
+
+def shortened(plan: Plan, share: float) -> Plan:
+    """A share of the updates, with as many looks at the validation tasks."""
+    return replace(plan, steps=max(1, round(share * plan.steps)), every=max(1, round(share * plan.every)))
 
 
 def validation(parts: Parts, setting: Setting, size: Size, seed: int, query: int = 5) -> Task:

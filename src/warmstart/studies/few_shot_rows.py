@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from warmstart.baselines import protonet
@@ -11,19 +12,9 @@ from warmstart.learners import abml, gem, gem_head, imaml, maml, meta_sgd, repti
 from warmstart.tasks.warps import Warp
 
 BASELINES = ("nearest_centroid", "linear_head", "protonet")
-WARPED = ", warped"  # behind the name of a learner that is trained on warped pictures
-HESSIAN_FREE = imaml.Config(  # the inner problem by Newton's method; "plain gradient" solves it by gradient descent
-    inner="newton",
-    inner_lr=1.0,
-    inner_steps=2,
-    test_steps=2,
-    inner_solve=3,
-    halvings=1,
-    prox=0.1,
-    solve_steps=3,
-    damping=2.0,
-    curvature="gauss_newton",
-)
+WARPED, MIRRORED = ", warped", ", mirrored"  # behind the name of a learner that is trained on such pictures
+# the whole network by Newton's method, its head blank and free, the rest held near where all tasks start
+HESSIAN_FREE = replace(imaml.HEAD, prox=10.0, blank_prox=imaml.HEAD.prox, inner_solve=4, outer_lr=3e-4)
 
 # of a prior over a whole network: narrow, or its draws drown the signal, and hardly pulling, or steps overshoot
 GAUSSIAN: dict[str, Any] = {"samples": 1, "sd": 1e-3, "kl_weight": 1e-6}
@@ -48,17 +39,21 @@ def of_sums(descent: Mapping[str, Any], at: Setting) -> dict[str, Any]:
 
 
 class Entry(NamedTuple):
-    """A learner as it is run here: its settings by way and shot, which parameters a task adapts, and how the pictures
-    that it is trained on are warped."""
+    """A learner as it is run here, its settings by way and shot."""
 
     build: Callable[..., Learner]
     config: Callable[[Setting], Any]
-    fast: str = "*"
-    warp: Warp | None = None
+    fast: str = "*"  # parameters that a task adapts
+    warp: Warp | None = None  # of the pictures that it is trained on
+    after: str = ""  # the row whose trained network it starts from
+    share: float = 1.0  # of the study's updates
 
 
-def entries(paper: Mapping[str, Callable[[Setting], Any]], warp: Warp | None = None) -> dict[str, Entry]:
-    """The learners, with settings that a study gives by way and shot; with `warp`, once more on warped pictures."""
+def entries(
+    paper: Mapping[str, Callable[[Setting], Any]], warps: Mapping[str, Warp] | None = None
+) -> dict[str, Entry]:
+    """The learners, with settings that a study gives by way and shot; for each of the `warps` once more, on pictures
+    that are warped so, under a name with that ending."""
     builds: dict[str, Callable[..., Learner]] = {
         "scratch": scratch.build,
         "maml": maml.build,
@@ -77,12 +72,21 @@ def entries(paper: Mapping[str, Callable[[Setting], Any]], warp: Warp | None = N
         "protonet": protonet.build,
     }
     fast = {"anil": "head.*", "imaml_head": "head.*"}
-    plain = {name: Entry(build, paper[name], fast.get(name, "*")) for name, build in builds.items() if name in paper}
-    if warp is None:
-        return plain
-    trained = {name: entry for name, entry in plain.items() if name != "scratch"}
-    return plain | {name + WARPED: entry._replace(warp=warp) for name, entry in trained.items()}
+    # a problem over a whole network is dear to solve: most of the way is gone with a cheaper one of its kind
+    after = {"imaml": ("imaml_head", 1 / 20), "imaml, plain gradient": ("fomaml", 1 / 6)}
+    plain = {
+        name: Entry(build, paper[name], fast.get(name, "*"), None, *after.get(name, ()))
+        for name, build in builds.items()
+        if name in paper
+    }
+    again = {
+        name + ending: entry._replace(warp=warp, after=entry.after and entry.after + ending)
+        for ending, warp in (warps or {}).items()
+        for name, entry in plain.items()
+        if name != "scratch"  # which trains on nothing
+    }
+    return plain | again
 
 
 def is_baseline(name: str) -> bool:
-    return name.removesuffix(WARPED) in BASELINES
+    return name.removesuffix(WARPED).removesuffix(MIRRORED) in BASELINES

@@ -8,6 +8,7 @@ validation classes at 20; updates are half as many, at a rate that falls to zero
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from warmstart.engine.loop import Report
 from warmstart.learners import gem, gem_head, imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
 from warmstart.studies.few_shot import SPLIT, Network, Parts, Size, run_study
-from warmstart.studies.few_shot_rows import GAUSSIAN, HESSIAN_FREE, Setting, entries
+from warmstart.studies.few_shot_rows import GAUSSIAN, HESSIAN_FREE, MIRRORED, WARPED, Setting, entries
 from warmstart.tasks.class_split import take_classes
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.images import with_rotations
@@ -45,6 +46,13 @@ ALL = (
     "maml, warped",
     "fomaml, warped",
     "imaml_head, warped",
+    "protonet, mirrored",
+    "maml, mirrored",
+    "fomaml, mirrored",
+    "imaml_head, mirrored",
+    "imaml, mirrored",
+    "imaml, plain gradient, mirrored",
+    "gem_bml_plus, mirrored",
 )
 PUBLISHED = {
     (name, way, shot): value
@@ -75,9 +83,9 @@ LEARNERS = entries(
         "reptile": lambda at: reptile.Config(inner_lr=0.4, inner="sgd", minibatches=True, test_steps=50),
         "imaml": lambda at: HESSIAN_FREE,
         "imaml, plain gradient": lambda at: imaml.Config(
-            inner_lr=0.4, inner_steps=5, test_steps=5, prox=0.1, damping=2.0
+            inner_lr=0.4, inner_steps=5, test_steps=5, prox=0.1, damping=2.0, outer_lr=5e-4
         ),
-        "imaml_head": lambda at: imaml.HEAD,
+        "imaml_head": lambda at: imaml.HEAD if at.way <= 5 else replace(imaml.HEAD, solve_steps=30),
         "meta_sgd": lambda at: meta_sgd.Config(inner_lr=0.1, inner_steps=1 if at.way <= 5 else 3),
         "anil": lambda at: maml.Config(inner_lr=1.0, inner_steps=3, test_steps=3),
         "maml, blank head": lambda at: maml.Config(**BLANK),
@@ -86,8 +94,9 @@ LEARNERS = entries(
         "gem_head": lambda at: gem_head.Config(),
         "protonet": lambda at: protonet.Config(),
     },
-    SLIGHT,
+    {WARPED: SLIGHT, MIRRORED: SLIGHT._replace(mirror="classes")},
 )
+LEARNERS["maml, mirrored"] = LEARNERS["maml, mirrored"]._replace(share=2.0)  # the paper's 60,000 updates
 SIZES = {
     "quick": Size(
         ("nearest_centroid", "protonet", "fomaml", "maml"),

@@ -14,7 +14,7 @@ from warmstart.engine.loop import Report
 from warmstart.learners import abml, gem, gem_head, imaml, maml, meta_sgd, reptile, scratch
 from warmstart.report.page import Outcome
 from warmstart.studies.few_shot import SPLIT, Network, Parts, Size, run_study
-from warmstart.studies.few_shot_rows import GAUSSIAN, HESSIAN_FREE, Setting, entries, of_sums
+from warmstart.studies.few_shot_rows import GAUSSIAN, HESSIAN_FREE, WARPED, Setting, entries, of_sums
 from warmstart.tasks.class_split import take_classes
 from warmstart.tasks.data_folder import given
 from warmstart.tasks.tiny_imagenet import read_tiny_imagenet, split_tiny_imagenet
@@ -55,7 +55,7 @@ LEARNERS = entries(
         "gem_head": lambda at: gem_head.Config(weight_decay=1.0),
         "protonet": lambda at: protonet.Config(),
     },
-    SLIGHT._replace(mirror=True),
+    {WARPED: SLIGHT._replace(mirror="pictures")},
 )
 SIZES = {
     "quick": Size(

@@ -132,9 +132,16 @@ def sampler(
         shown = fewest + (uniform(count, way) * (shot - fewest + 1)).long()
         mask = (torch.arange(shot, device=device) < shown[..., None]).to(torch.get_default_dtype())
 
+        side = uniform(count, way) if warp is not None and warp.mirror == "classes" else None
+
         def pixels(rows: Tensor) -> Tensor:
             found = scaled(images, rows.flatten(1))
-            return found if warp is None else warped(found, warp, uniform(*found.shape[:2], NUMBERS))
+            if warp is None:
+                return found
+            numbers = uniform(*found.shape[:2], NUMBERS)
+            if side is not None:  # a class faces one way, where it is shown and where it is judged
+                numbers[..., -1] = side.repeat_interleave(rows.shape[-1], 1)
+            return warped(found, warp, numbers)
 
         support = as_batch(pixels(rows[..., :shot]), label.repeat_interleave(shot, 1), mask.flatten(1))
         judged = as_batch(pixels(rows[..., shot:]), label.repeat_interleave(query, 1))

@@ -5,8 +5,8 @@ new picture shows what the old one has at
 
     A p + b,    A = R [[m e^u, s], [0, e^v]],    R = [[cos a, -sin a / r], [r sin a, cos a]],
 
-with a, s, u, v and both numbers of b drawn evenly between plus and minus the limits of a `Warp`; m is 1, or -1 for half
-of the pictures where they are mirrored.
+with a, s, u, v and both numbers of b drawn evenly between plus and minus the limits of a `Warp`; m is 1, or -1 where a
+picture is mirrored.
 """
 
 from __future__ import annotations
@@ -30,15 +30,19 @@ class Warp(NamedTuple):
     shift: float = 0.0  # share of a side
     stretch: float = 0.0  # logarithm of the factor, of each side on its own
     slant: float = 0.0  # share of a side by which top and bottom move apart
-    mirror: bool = False  # half of the pictures, left for right
+    mirror: str = ""  # left for right: half of the "pictures", or all pictures of half of the "classes" of a task
 
 
 SLIGHT = Warp(turn=10.0, shift=0.07, stretch=0.1, slant=0.1)  # a hand's or a camera's
 
 
 def check_warp(how: Warp | None) -> None:
-    if how is not None and not all(limit >= 0 for limit in how):
+    if how is None:
+        return
+    if not all(limit >= 0 for limit in how[:4]):
         raise InputError("limits of at least 0", f"{how}", "a warp goes so far either way")
+    if how.mirror not in ("", "pictures", "classes"):
+        raise InputError('mirror as "pictures", "classes" or ""', repr(how.mirror), "use one of these words")
 
 
 def warped(pixels: Tensor, how: Warp, uniform: Tensor) -> Tensor:
