@@ -85,6 +85,21 @@ def test_meta_sgd(stage):
     torch.testing.assert_close(delta.grad["rates"]["w"], (-gradient(THETA, S) * gradient(phi, Q)).sum(0))
 
 
+@pytest.mark.parametrize("stage", [PLAIN, TRACED], ids=["plain", "traced"])
+def test_meta_sgd_with_relative_rates(stage):
+    """alpha = inner_lr e^a: the gradient in a is that in alpha times alpha, and a = 0 is where it starts."""
+    learner = meta_sgd.build(point, quadratic, meta_sgd.Config(inner_lr=0.3, relative=True), stage)
+    state = learner.init({"w": THETA})
+    assert (state.theta["rates"]["w"] == 0).all()
+    logs = torch.tensor([-0.4, 0.5], dtype=torch.float64)
+    state = state._replace(theta={"params": {"w": THETA}, "rates": {"w": logs}})
+    delta, _ = learner.meta_grad(state, tasks(), ())
+    rates = 0.3 * logs.exp()
+    phi = THETA - rates * gradient(THETA, S)
+    torch.testing.assert_close(delta.grad["params"]["w"], ((1 - 2 * rates * A) * gradient(phi, Q)).sum(0))
+    torch.testing.assert_close(delta.grad["rates"]["w"], (-rates * gradient(THETA, S) * gradient(phi, Q)).sum(0))
+
+
 def test_meta_sgd_needs_a_step():
     with pytest.raises(InputError, match="at least one of inner_steps, got 0"):
         meta_sgd.build(point, quadratic, meta_sgd.Config(inner_steps=0))

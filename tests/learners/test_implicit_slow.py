@@ -42,10 +42,11 @@ def tasks():
         return make_task(support, make_batch(torch.randn(2, 12, 2), torch.randint(3, (2, 12))))
 
 
-def judged(model, theta, task, prox):
+def judged(model, theta, task, prox, head_prox=None):
     """The query loss at the minimum of the inner problem, found by torch's own quasi-Newton method."""
-    slow = {name: leaf for name, leaf in theta.items() if not name.startswith("head")}
-    anchor = {name: leaf for name, leaf in theta.items() if name.startswith("head")}
+    slow = {name: leaf for name, leaf in theta.items() if name not in model.fast}
+    anchor = {name: leaf for name, leaf in theta.items() if name in model.fast}
+    pull = {name: head_prox if head_prox and name.startswith("head") else prox for name in anchor}
     phi = {name: leaf.clone().requires_grad_() for name, leaf in anchor.items()}
     search = torch.optim.LBFGS(phi.values(), max_iter=500, tolerance_grad=1e-12, tolerance_change=0, history_size=50)
     share = task.support.w / task.support.w.sum()
@@ -53,8 +54,8 @@ def judged(model, theta, task, prox):
     def height():
         search.zero_grad()
         rows = F.cross_entropy(model.apply({**slow, **phi}, task.support.x), task.support.y.long(), reduction="none")
-        away = sum(((phi[name] - anchor[name]) ** 2).sum() for name in phi)
-        total = (share * rows).sum() + 0.5 * prox * away
+        away = sum(pull[name] * ((phi[name] - anchor[name]) ** 2).sum() for name in phi)
+        total = (share * rows).sum() + 0.5 * away
         total.backward()
         return total
 
@@ -70,15 +71,40 @@ def test_meta_gradient_is_that_of_finite_differences_of_the_minimum(model, tasks
     grad = learner.meta_grad(state, tasks, ())[0].grad
     assert set(grad) == set(model.params)
     for name, leaf in state.theta.items():
-        found = torch.zeros_like(leaf)
-        for place in range(leaf.numel()):
-            sides = []
-            for sign in (1, -1):
-                moved = {n: v.clone() for n, v in state.theta.items()}
-                moved[name].view(-1)[place] += sign * 1e-4
-                sides.append(sum(judged(model, moved, take(tasks, i), SOLVED.prox) for i in range(2)))
-            found.view(-1)[place] = (sides[0] - sides[1]) / 2e-4
-        torch.testing.assert_close(grad[name], found, rtol=1e-4, atol=1e-6)
+        wanted = slopes(model, state.theta, name, tasks, SOLVED.prox)
+        torch.testing.assert_close(grad[name], wanted, rtol=1e-4, atol=1e-6)
+
+
+def slopes(model, theta, name, tasks, *pulls):
+    """Finite differences of the query losses at the minima, in one leaf of theta."""
+    found = torch.zeros_like(theta[name])
+    for place in range(found.numel()):
+        sides = []
+        for sign in (1, -1):
+            moved = {n: v.clone() for n, v in theta.items()}
+            moved[name].view(-1)[place] += sign * 1e-4
+            sides.append(sum(judged(model, moved, take(tasks, i), *pulls) for i in range(2)))
+        found.view(-1)[place] = (sides[0] - sides[1]) / 2e-4
+    return found
+
+
+def test_a_whole_network_with_a_blank_head_has_pulls_of_two_strengths(tasks):
+    """The body is tied to theta, the head to zero and more loosely; a Hessian, since the body bends the loss."""
+    with seeded(3):
+        model = functional(MLP(2, (4,), 3, activation="tanh"))
+    cfg = replace(SOLVED, inner_steps=60, inner_solve=40, solve_steps=60, prox=2.0, blank="head.*", blank_prox=0.2)
+    learner = imaml.build(model, multiclass, cfg)
+    state = learner.init(model.params)
+    grad = learner.meta_grad(state, tasks, ())[0].grad
+    for name, leaf in grad.items():
+        if name.startswith("head"):
+            assert (leaf == 0).all() and (state.theta[name] == 0).all()
+        else:
+            wanted = slopes(model, state.theta, name, tasks, cfg.prox, cfg.blank_prox)
+            torch.testing.assert_close(leaf, wanted, rtol=1e-3, atol=1e-6)
+    same = imaml.build(model, multiclass, replace(cfg, blank_prox=0.0))
+    other = same.meta_grad(state, tasks, ())[0].grad
+    assert (other["body.0.weight"] - grad["body.0.weight"]).norm() > 0.05 * grad["body.0.weight"].norm()
 
 
 def test_without_the_minimums_motion_the_gradient_is_another(model, tasks):

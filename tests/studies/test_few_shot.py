@@ -141,9 +141,10 @@ def test_a_row_may_come_after_another(parts, tmp_path):
     assert told == [(f"{name}, 3-way 1-shot, seed 0", done, of) for name, done, of in LOOKED]
     names = [few_shot.kept_name(name, learners, Setting(3, 1), size, Network(4, True), 0) for name in size.methods]
     first, second = (read_tensors(tmp_path / name / "checkpoint.safetensors")[0] for name in names)
-    for name, leaf in first.items():
-        if name.startswith("memo/state/theta"):  # the state that did best, from which the second hardly moves
-            torch.testing.assert_close(second[name], leaf, rtol=0, atol=1e-7)
+    best = [name for name in first if name.startswith("memo/state/theta/")]  # from which the second hardly moves
+    assert len(best) == 14
+    for name in best:
+        torch.testing.assert_close(second[name], first[name], rtol=0, atol=1e-7)
 
 
 def test_alone_is_one_query_row_at_a_time(parts):

@@ -96,6 +96,20 @@ def test_episodes_are_the_same_but_for_the_warp():
     torch.testing.assert_close(again.query.x, other.query.x)
 
 
+def test_a_mirrored_class_is_mirrored_wherever_it_is_seen():
+    """Left halves are bright: every picture of a class faces one way, support and query alike, and some classes turn."""
+    pixels = torch.zeros(24, 1, 6, 6, dtype=torch.uint8)
+    pixels[..., :3] = 255
+    images = make_images(pixels, torch.tensor([8, 8, 8]), ("a", "b", "c"))
+    task = sampler(images, 3, 2, 4, warp=Warp(mirror="classes"))(40, generator(5))
+    shown, asked = (
+        (batch.x["pixels"][..., 0].mean((-1, -2)) > 0.5).reshape(40, 3, -1) for batch in (task.support, task.query)
+    )
+    both = torch.cat([shown, asked], -1)
+    assert (both == both[..., :1]).all()
+    assert 0.3 < both[..., 0].double().mean() < 0.7 and (both[..., 0].sum(-1) % 3 != 0).any()
+
+
 def test_padding_stays_blank_when_pictures_are_bent():
     images = make_images(torch.full((8, 1, 6, 6), 255, dtype=torch.uint8), torch.tensor([4, 4]), ("a", "b"))
     task = sampler(images, 2, 3, 1, least=0, warp=SMALL)(20, generator(3))
@@ -108,3 +122,9 @@ def test_limits_below_zero_are_refused(bad):
     images = make_images(torch.zeros(8, 1, 6, 6, dtype=torch.uint8), torch.tensor([4, 4]), ("a", "b"))
     with pytest.raises(InputError, match="limits of at least 0"):
         sampler(images, 2, 1, 1, warp=bad)
+
+
+def test_an_unknown_mirror_is_refused():
+    images = make_images(torch.zeros(8, 1, 6, 6, dtype=torch.uint8), torch.tensor([4, 4]), ("a", "b"))
+    with pytest.raises(InputError, match="mirror as"):
+        sampler(images, 2, 1, 1, warp=Warp(mirror="rows"))

@@ -3,6 +3,9 @@
     phi_t = theta - alpha * grad L(theta; support_t)           (alpha shaped like theta, inner_steps times)
     (theta, alpha) <- (theta, alpha) - outer_lr * grad sum_t L(phi_t; query_t)
 
+With `relative`, alpha = inner_lr e^a and a is learned, from zero: rates stay positive, an update changes all by like
+shares, and weight decay pulls them to inner_lr, not to zero.
+
 Li, Zhou, Chen and Li, 2017. Differs from the paper: see docs/methods/meta_sgd.md.
 """
 
@@ -29,6 +32,7 @@ class Config:
     inner_steps: int = 1  # of training
     test_steps: int = 0  # of adaptation; 0: as many as in training, which the rates are learned for
     inner: str = "sgd"  # sgd, momentum or adam
+    relative: bool = False  # learn the logarithms of rates beside inner_lr, not the rates
     shrink: float = 0.0  # rows' worth of staying where all tasks start
     recompute: bool = False  # keep few states of the inner loop and run it again: less memory, more time
     outer_lr: float = 1e-3
@@ -54,8 +58,12 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     def init(params: Params) -> State:
         """theta holds the parameters under `params` and the rates of the fast ones under `rates`."""
         fast, _ = model.split(params)
-        rates = {name: torch.full_like(value, cfg.inner_lr) for name, value in fast.items()}
-        return out.init({"params": params, "rates": rates})
+        first = 0.0 if cfg.relative else cfg.inner_lr
+        return out.init({"params": params, "rates": {name: torch.full_like(value, first) for name, value in fast.items()}})
+
+    def rates_of(theta: Tree) -> Params:
+        rates: Params = theta["rates"]
+        return tree_map(lambda leaf: cfg.inner_lr * leaf.exp(), rates) if cfg.relative else rates
 
     def start(state: State, descriptor: Tree) -> Inner:
         return inner_loop.start(model.split(state.theta["params"])[0])
@@ -65,7 +73,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
 
     def shared_by_all(theta: Tree) -> Tree:
         fast, slow = model.split(theta["params"])
-        return {"slow": slow, "rates": theta["rates"], **({"fast": fast} if cfg.shrink else {})}
+        return {"slow": slow, "rates": rates_of(theta), **({"fast": fast} if cfg.shrink else {})}
 
     def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
         return descend(shared_by_all(state.theta), inner, batch, noise)
@@ -90,6 +98,9 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         fast_grad = add(fast_grad, through["fast"]) if cfg.shrink else fast_grad
         grads = {**add(slow_grad, through["slow"]), **fast_grad}
         ordered = {name: grads[name] for name in state.theta["params"]}
-        return Delta({"params": ordered, "rates": through["rates"]}), Info(value)
+        by_rates = through["rates"]
+        if cfg.relative:
+            by_rates = tree_map(torch.mul, by_rates, rates_of(state.theta))
+        return Delta({"params": ordered, "rates": by_rates}), Info(value)
 
     return Learner(init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps or cfg.inner_steps)

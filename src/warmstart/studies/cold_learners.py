@@ -51,7 +51,7 @@ FAMILIES: dict[str, tuple[Any, Any]] = {
 # With item identity, where validation users prefer others. Training on the rows of all users tells one taste of all and
 # factors of items along it alone, so those of transfer learning, by which users differ, come from a factorisation.
 IDENTIFIED: dict[str, tuple[Any, Network]] = {
-    "meta_sgd": (replace(FAMILIES["meta_sgd"][1], outer_lr=1e-3), Network()),
+    "meta_sgd": (replace(FAMILIES["meta_sgd"][1], relative=True), Network()),
     "transfer": (replace(FAMILIES["transfer"][1], outer_lr=1e-3, weight_decay=0.01), Network(factorised=True)),
 }
 # Table 7 and D.2 of the paper, which gives Meta-SGD and transfer learning no settings of their own
