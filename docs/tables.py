@@ -18,10 +18,14 @@ PAGES = {
     "pretrain": ["pretrain"],
     "maml": [
         *("maml", "fomaml", "anil", "maml, blank head", "fomaml, blank head", "maml, paper"),
-        *("maml, warped", "fomaml, warped"),
+        *("maml, warped", "fomaml, warped", "maml, mirrored", "fomaml, mirrored"),
     ],
     "reptile": ["reptile", "reptile, paper"],
-    "imaml": ["imaml", "imaml, plain gradient", "imaml_head", "imaml_head, warped"],
+    "imaml": [
+        *("imaml", "imaml, plain gradient", "imaml_head", "imaml_head, warped"),
+        *("imaml, mirrored", "imaml, plain gradient, mirrored", "imaml_head, mirrored"),
+        *("imaml, plain gradient, fresh", "imaml, first order"),
+    ],
     "meta_sgd": ["meta_sgd"],
     "bmaml": ["bmaml"],
     "empirical_bayes": ["empirical_bayes"],
@@ -43,7 +47,7 @@ PAGES = {
     ],
     "nearest_centroid": ["nearest_centroid"],
     "linear_head": ["linear_head"],
-    "protonet": ["protonet", "protonet, warped"],
+    "protonet": ["protonet", "protonet, warped", "protonet, mirrored"],
     "click_bayes": ["click_bayes", "click_bayes, level alone"],
     "preference_bayes": [
         "preference_bayes",

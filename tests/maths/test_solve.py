@@ -5,7 +5,7 @@ import torch
 from torch.func import vmap
 
 from warmstart.core.trees import flatten, leaves, unflatten
-from warmstart.maths.solve import conjugate_gradient
+from warmstart.maths.solve import conjugate_gradient, inverse_of_rows
 
 
 def problem(size, dtype=torch.float64):
@@ -60,6 +60,25 @@ def test_each_step_brings_the_error_down_in_the_matrix_norm():
         gap = flat(conjugate_gradient(product(matrix), target, steps)) - exact
         errors.append((gap @ matrix @ gap).item())
     assert all(later < earlier for earlier, later in pairwise(errors))
+
+
+def test_a_preconditioner_that_is_the_inverse_needs_one_step_and_one_that_is_near_few():
+    matrix, target = problem(12)
+    exact = torch.linalg.solve(matrix, flat(target))
+    found = conjugate_gradient(product(matrix), target, 1, product(torch.linalg.inv(matrix)))
+    torch.testing.assert_close(flat(found), exact)
+    uneven = torch.diag(torch.logspace(-2, 3, 12, dtype=torch.float64))
+    steep, near = uneven @ matrix @ uneven, product(torch.linalg.inv(uneven @ uneven))
+    exact = torch.linalg.solve(steep, flat(target))
+    with_it, without = (flat(conjugate_gradient(product(steep), target, 8, *more)) - exact for more in ((near,), ()))
+    assert with_it.norm() < 0.01 * exact.norm() < without.norm()
+
+
+def test_the_inverse_of_weighted_rows_with_a_one_behind_each():
+    rows, weight = torch.randn(7, 3, dtype=torch.float64), torch.rand(7, dtype=torch.float64)
+    beside = torch.cat([rows, torch.ones(7, 1, dtype=torch.float64)], 1)
+    wanted = torch.linalg.inv(0.3 * torch.eye(4, dtype=torch.float64) + beside.T @ torch.diag(weight) @ beside)
+    torch.testing.assert_close(inverse_of_rows(rows, weight, 0.3), wanted)
 
 
 def test_a_stack_of_systems_of_which_one_is_already_solved():

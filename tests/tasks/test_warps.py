@@ -97,7 +97,7 @@ def test_episodes_are_the_same_but_for_the_warp():
 
 
 def test_a_mirrored_class_is_mirrored_wherever_it_is_seen():
-    """Left halves are bright: every picture of a class faces one way, support and query alike, and some classes turn."""
+    """Left halves are bright: all pictures of a class face one way, support and query alike, and some classes turn."""
     pixels = torch.zeros(24, 1, 6, 6, dtype=torch.uint8)
     pixels[..., :3] = 255
     images = make_images(pixels, torch.tensor([8, 8, 8]), ("a", "b", "c"))

@@ -11,8 +11,9 @@ parameters, which all tasks share, move the minimum too:
 
 The inner problem is solved by gradient descent or by Gauss-Newton steps, each of some conjugate-gradient steps
 (`inner="newton"`); with `halvings` a step is as long as the objective allows. Inverses are
-applied by conjugate gradient on I + P^-1/2 H_t P^-1/2, with products of the curvature and a vector, so memory does not
-grow with the inner steps. Without conjugate-gradient steps it is the plain gradient at phi_t.
+applied by conjugate gradient, with products of the curvature and a vector, so memory does not grow with the inner
+steps; it is preconditioned by P or, over the last layer alone, by what the curvature would be if all outputs had the
+same. Without conjugate-gradient steps it is the plain gradient at phi_t.
 
 Rajeswaran, Finn, Kakade and Levine, 2019. Differs from the paper: see docs/methods/imaml.md.
 """
@@ -20,6 +21,7 @@ Rajeswaran, Finn, Kakade and Levine, 2019. Differs from the paper: see docs/meth
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -99,9 +101,26 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     mean_loss, gauss_newton = task_loss(acting, likelihood), gauss_newton_product(acting, likelihood)
     pull = {name: cfg.blank_prox or cfg.prox if name in blank else cfg.prox for name in model.fast}
 
-    def times_pull(v: Params, power: float) -> Params:
+    linear = headed and {"head.weight", "head.bias"} == model.fast and model.params["head.weight"].ndim == 2
+
+    def times_pull(v: Params, power: int = 1) -> Params:
         """P^power v."""
         return {name: leaf * pull[name] ** power for name, leaf in v.items()}
+
+    def preconditioner(phi: Params, batch: Batch) -> Tree:
+        """Of the last layer: the inverse for one output of the mean curvature."""
+        if not linear:
+            return ()
+        bent = likelihood.curvature(acting.apply(phi, batch.x)).diagonal(dim1=-2, dim2=-1).mean(-1)
+        weight = batch.w * batch.mask
+        share = weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
+        return solve.inverse_of_rows(batch.x, share * bent, pull["head.weight"])
+
+    def preconditioned(inverse: Tree, v: Params) -> Params:
+        if not linear:
+            return times_pull(v, -1)
+        both = torch.cat([v["head.weight"], v["head.bias"].unsqueeze(1)], 1) @ inverse
+        return {name: both[:, -1] if name == "head.bias" else both[:, :-1] for name in v}
 
     def see(slow: Params, x: Tree) -> Tree:
         return model.features(slow, x) if headed else x
@@ -134,10 +153,11 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         if cfg.inner == "newton":
 
             def curved(v: Params) -> Params:
-                image: Params = add(v, times_pull(gauss_newton(slow, inner.phi, batch, times_pull(v, -0.5)), -0.5))
+                image: Params = add(gauss_newton(slow, inner.phi, batch, v), times_pull(v))
                 return image
 
-            grads = times_pull(solve.conjugate_gradient(curved, times_pull(grads, -0.5), cfg.inner_solve), -0.5)
+            near = partial(preconditioned, preconditioner(inner.phi, batch))
+            grads = solve.conjugate_gradient(curved, grads, cfg.inner_solve, near)
         if not cfg.halvings:
             return move(cfg.inner_lr)
         found = inner  # stays where it is if no rate will do; else the greatest that does
@@ -156,19 +176,22 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         seen = see(model.split(state.theta)[1], x)
         return Prediction(likelihood.mean(acting.apply({**beside(state.theta), **adapted}, seen)))
 
-    def advance(slow: Params, at: Solving, phi: Params, support: Batch) -> Solving:
-        """One step towards (I + P^-1/2 (H + damping) P^-1/2)^-1 P^-1/2 cotangent, for one task."""
+    def begin(nothing: Tree, cotangent: Params, phi: Params, support: Batch) -> tuple[Solving, Tree]:
+        inverse = preconditioner(phi, support)
+        return solve.begin(cotangent, partial(preconditioned, inverse)), inverse
+
+    def advance(slow: Params, at: Solving, inverse: Tree, phi: Params, support: Batch) -> Solving:
+        """One step towards (P + H + damping)^-1 cotangent, for one task."""
 
         def curved(v: Params) -> Params:
-            along = times_pull(v, -0.5)
             if cfg.curvature == "hessian":
-                (product,) = vjp(lambda p: grad(loss, 1)(slow, p, support), phi)[1](along)  # H is symmetric
+                (product,) = vjp(lambda p: grad(loss, 1)(slow, p, support), phi)[1](v)  # H is symmetric
             else:
-                product = gauss_newton(slow, phi, support, along)
-            image: Params = add(v, times_pull(add(product, scale(along, cfg.damping)), -0.5))
+                product = gauss_newton(slow, phi, support, v)
+            image: Params = add(product, add(times_pull(v), scale(v, cfg.damping)))
             return image
 
-        return solve.advance(curved, at)
+        return solve.advance(curved, at, partial(preconditioned, inverse))
 
     def judge(slow: Params, own: tuple[Params, Tree], query: Batch) -> Tensor:
         return loss(slow, own[0], query._replace(x=own[1]) if headed else query)
@@ -181,7 +204,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     encode = stage.differentiate(lambda slow, nothing, *rows: tuple(see(slow, x) for x in rows))
     ahead = exact_products()(last(descend, stage))
     judged = value_and_grad(judge, stage)
-    begun = stage.stack(lambda nothing, cotangent: solve.begin(times_pull(cotangent, -0.5)))
+    begun = exact_products()(stage.stack(begin))
     advanced = exact_products()(stage.stack(advance))
     moved = value_and_grad(pushed, stage)
 
@@ -198,12 +221,12 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         value, slow_grad, (cotangent, by_query) = judged(known, (inner.phi, asked), query)
         by_support = zeros_like(shown)
         if cfg.solve_steps:
-            at = begun((), cotangent)
+            at, inverse = begun((), cotangent, inner.phi, support)
             for _ in range(cfg.solve_steps):
-                at = advanced(known, at, inner.phi, support)
-            cotangent = times_pull(at.x, 0.5)
+                at = advanced(known, at, inverse, inner.phi, support)
+            cotangent = times_pull(at.x)
             if slow:
-                _, more, by_support = moved(known, shown, inner.phi, times_pull(at.x, -0.5), support)
+                _, more, by_support = moved(known, shown, inner.phi, at.x, support)
                 slow_grad = add(slow_grad, more)
         if headed:
             slow_grad, _ = encode.backward(kept, (by_support, by_query))

@@ -59,7 +59,9 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         """theta holds the parameters under `params` and the rates of the fast ones under `rates`."""
         fast, _ = model.split(params)
         first = 0.0 if cfg.relative else cfg.inner_lr
-        return out.init({"params": params, "rates": {name: torch.full_like(value, first) for name, value in fast.items()}})
+        return out.init(
+            {"params": params, "rates": {name: torch.full_like(value, first) for name, value in fast.items()}}
+        )
 
     def rates_of(theta: Tree) -> Params:
         rates: Params = theta["rates"]

@@ -208,7 +208,9 @@ def trained(
         model = functional(net, entry.fast)
     params = model.params
     if entry.after:
-        beside = None if folder is None else folder.parent / kept_name(entry.after, learners, setting, size, network, seed)
+        beside = (
+            None if folder is None else folder.parent / kept_name(entry.after, learners, setting, size, network, seed)
+        )
         first = trained(entry.after, learners, parts, setting, size, network, seed, device, stage, report, beside)
         params = first[1].theta
     judged_by: Any = way if entry.build is protonet.build else multiclass

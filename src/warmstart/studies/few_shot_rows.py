@@ -49,9 +49,7 @@ class Entry(NamedTuple):
     share: float = 1.0  # of the study's updates
 
 
-def entries(
-    paper: Mapping[str, Callable[[Setting], Any]], warps: Mapping[str, Warp] | None = None
-) -> dict[str, Entry]:
+def entries(paper: Mapping[str, Callable[[Setting], Any]], warps: Mapping[str, Warp] | None = None) -> dict[str, Entry]:
     """The learners, with settings that a study gives by way and shot; for each of the `warps` once more, on pictures
     that are warped so, under a name with that ending."""
     builds: dict[str, Callable[..., Learner]] = {
