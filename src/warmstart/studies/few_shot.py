@@ -31,7 +31,7 @@ from warmstart.models.mlp import seeded
 from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.figures import reliability as reliability_figure
 from warmstart.report.page import Outcome, Section
-from warmstart.studies.few_shot_rows import BASELINES, Entry, Setting, is_baseline
+from warmstart.studies.few_shot_rows import BASELINES, Entry, Setting, is_baseline, plain_name
 from warmstart.tasks.images import Images, sampler
 from warmstart.training.sources import from_family
 from warmstart.training.train import Plan, train
@@ -287,7 +287,7 @@ def rows_of(
 ) -> list[Row]:
     """Accuracies in percent and log loss over tasks; calibration errors over all rows."""
     where: dict[str, Any] = {"way": setting.way, "shot": setting.shot}
-    number = published.get((name, *setting))
+    number = published.get((plain_name(name), *setting))
     peer = "" if number is None else f"paper {number}"
 
     def over_tasks(metric: str, field: str, factor: float, unit: str, peer: str = "") -> Row:
@@ -351,7 +351,7 @@ PROSE = (
     "which tells them something of the classes' shares, or each query picture alone with the support. Calibrated: with "
     "all probabilities raised to one power, settled on the validation classes. Warped: trained on pictures that are "
     "turned, moved, stretched and slanted a little, colour ones mirrored too, anew at every draw; those judged are as "
-    "they came."
+    "they came. Mirrored: so too, and with mirror images of half of a task's classes in their place."
 )
 
 

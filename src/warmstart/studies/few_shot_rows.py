@@ -86,5 +86,10 @@ def entries(paper: Mapping[str, Callable[[Setting], Any]], warps: Mapping[str, W
     return plain | again
 
 
+def plain_name(name: str) -> str:
+    """Without what says how training pictures are warped."""
+    return name.removesuffix(WARPED).removesuffix(MIRRORED)
+
+
 def is_baseline(name: str) -> bool:
-    return name.removesuffix(WARPED).removesuffix(MIRRORED) in BASELINES
+    return plain_name(name) in BASELINES
