@@ -29,7 +29,7 @@ PAGES = {
     "meta_sgd": ["meta_sgd"],
     "bmaml": ["bmaml"],
     "empirical_bayes": ["empirical_bayes"],
-    "gem": ["gem_bml", "gem_bml_plus", "gem_bml_plus, sgd", "gem_bml_plus, paper"],
+    "gem": ["gem_bml", "gem_bml_plus", "gem_bml_plus, sgd", "gem_bml_plus, paper", "gem_bml_plus, mirrored"],
     "gem_head": ["gem_head"],
     "gem_mixture": ["gem_mixture"],
     "llama": ["llama"],

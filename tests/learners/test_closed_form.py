@@ -100,6 +100,11 @@ def test_meta_sgd_with_relative_rates(stage):
     torch.testing.assert_close(delta.grad["rates"]["w"], (-rates * gradient(THETA, S) * gradient(phi, Q)).sum(0))
 
 
+def test_meta_sgd_has_no_multiples_of_nothing():
+    with pytest.raises(InputError, match="a positive inner_lr with relative rates"):
+        meta_sgd.build(point, quadratic, meta_sgd.Config(inner_lr=0.0, relative=True))
+
+
 def test_meta_sgd_needs_a_step():
     with pytest.raises(InputError, match="at least one of inner_steps, got 0"):
         meta_sgd.build(point, quadratic, meta_sgd.Config(inner_steps=0))

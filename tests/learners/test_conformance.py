@@ -85,10 +85,8 @@ LEARNERS = {
     "imaml-newton": Case(imaml.build, imaml.Config(**newton, inner_solve=3, solve_steps=3, curvature="gauss_newton")),
     "imaml-head": Case(imaml.build, imaml.Config(**newton, solve_steps=2), "squared multiclass", fast="head.*"),
     "imaml-halvings": Case(imaml.build, imaml.Config(**descent, solve_steps=0, halvings=3), "squared"),
-    "meta_sgd": Case(meta_sgd.build, meta_sgd.Config(**descent)),
-    "meta_sgd-head": Case(
-        meta_sgd.build, meta_sgd.Config(**descent, inner="adam", shrink=2.0, relative=True), "binary", "head.*"
-    ),
+    "meta_sgd": Case(meta_sgd.build, meta_sgd.Config(**descent, inner="adam")),
+    "meta_sgd-head": Case(meta_sgd.build, meta_sgd.Config(**descent, shrink=2.0, relative=True), "binary", "head.*"),
     "empirical_bayes": Case(empirical_bayes.build, empirical_bayes.Config(components=2, rank=1, evidence=0.6)),
     "empirical_bayes-prior": Case(empirical_bayes.build, empirical_bayes.Config(components=3), "squared", prior=True),
     "gem": Case(gem.build, gem.Config(**inferred)),

@@ -127,13 +127,8 @@ def test_every_way_to_run_it_is_the_same(model, tasks, stage, more):
 
 
 def slope_left(model, task, scale, cfg):
-    """Of the inner objective where the learner ends, beside that of a head of zeros, for features `scale` as long;
-    a scale of several numbers is one for each feature."""
-    long = {
-        name: scale.reshape(-1, *[1] * (leaf.ndim - 1)) if torch.is_tensor(scale) else scale
-        for name, leaf in model.params.items()
-    }
-    theta = {name: leaf * (long[name] if name.startswith("body") else 1.0) for name, leaf in model.params.items()}
+    """Of the inner objective where the learner ends, beside that of a head of zeros, for features `scale` as long."""
+    theta = {name: leaf * (scale if name.startswith("body") else 1.0) for name, leaf in model.params.items()}
     learner = imaml.build(model, multiclass, cfg)
     phi = adapt(learner, learner.init(theta), task.support, ())
     features = model.features({name: leaf for name, leaf in theta.items() if name.startswith("body")}, task.support.x)
@@ -156,12 +151,75 @@ def test_a_blank_head_is_solved(model, tasks, scale, most):
     assert slope_left(model, take(tasks, 0), scale, imaml.HEAD) < most
 
 
-def test_features_of_very_different_lengths_are_no_obstacle(model, tasks):
-    """Conjugate gradient knows them from the rows; with the pull alone to go by it would be far from the minimum."""
-    scale = torch.logspace(-1, 2, 6, dtype=torch.float64)
-    theirs = model._replace(top=None)  # a network that does not say what its head is
-    known, unknown = (slope_left(each, take(tasks, 0), scale, imaml.HEAD) for each in (model, theirs))
-    assert known < 0.02 and unknown > 3 * known
+WIDE = 48  # features
+
+
+def uneven(count, way, shot, long):
+    """Tasks whose rows are features already; two of them are long in every row, and tell no classes apart."""
+    with seeded(6):
+        drawn = (torch.randn(count, way, 1, WIDE) + 0.7 * torch.randn(count, way, shot, WIDE)).relu()
+        drawn[..., :2] += long * torch.rand(count, way, shot, 2)
+    rows, label = drawn.flatten(1, 2), torch.arange(way).repeat_interleave(shot).expand(count, -1)
+    return make_task(make_batch(rows, label), make_batch(rows, label))
+
+
+def test_long_features_are_no_obstacle():
+    """Conjugate gradient knows them from the rows; where a network does not say what its head is, it does not."""
+    with seeded(3):
+        model = functional(MLP(WIDE, (), 20), fast="head.*")
+    tasks = uneven(3, 20, 5, long=50.0)
+    for i in range(3):
+        known, unknown = (
+            slope_left(each, take(tasks, i), 1.0, imaml.HEAD) for each in (model, model._replace(top=None))
+        )
+        assert known < 0.005 and unknown > 0.01
+
+
+def test_heads_that_features_do_not_fit_are_adapted_without_them(tasks):
+    """A layer kept the other way round, and one behind features that are made wider."""
+
+    class Turned(MLP):
+        def __init__(self):
+            super().__init__(2, (6,), 3)
+            self.head = torch.nn.Module()
+            self.head.weight, self.head.bias = torch.nn.Parameter(torch.randn(6, 3)), torch.nn.Parameter(torch.zeros(3))
+
+        def top(self, features):
+            return features @ self.head.weight + self.head.bias
+
+    class Wider(MLP):
+        def __init__(self):
+            super().__init__(2, (6,), 3)
+            self.head = torch.nn.Linear(12, 3)
+
+        def top(self, features):
+            return self.head(torch.cat([features, features**2], -1))
+
+    for kind in (Turned, Wider):
+        with seeded(3):
+            model = functional(kind(), fast="head.*")
+        found = [imaml.build(each, multiclass, SOLVED) for each in (model, model._replace(top=None))]
+        grads = [learner.meta_grad(learner.init(model.params), tasks, ())[0].grad for learner in found]
+        torch.testing.assert_close(*grads)
+
+
+@pytest.mark.parametrize("damping", [0.1, 2.0])
+def test_damping_is_known_to_the_preconditioner(damping):
+    """So few products are as good as many."""
+    with seeded(3):
+        model = functional(MLP(WIDE, (6,), 5), fast="head.*")
+    tasks = uneven(2, 5, 3, long=0.0)
+    cfg = replace(imaml.HEAD, damping=damping, inner_steps=12)
+    few, many = (imaml.build(model, multiclass, replace(cfg, solve_steps=steps)) for steps in (4, 60))
+    ours, exact = (learner.meta_grad(learner.init(model.params), tasks, ())[0].grad for learner in (few, many))
+    gap = sum(((ours[name] - exact[name]) ** 2).sum() for name in exact).sqrt()
+    assert gap < 0.01 * sum((leaf**2).sum() for leaf in exact.values()).sqrt()
+
+
+@pytest.mark.parametrize("bad", [{"prox": 0.0}, {"blank": "head.*", "blank_prox": -1.0}, {"blank_prox": 0.1}])
+def test_pulls_that_make_no_sense_are_refused(model, bad):
+    with pytest.raises(InputError, match="a positive prox"):
+        imaml.build(model, multiclass, imaml.Config(**bad))
 
 
 def test_the_order_of_parameters_does_not_matter(model, tasks):

@@ -5,7 +5,7 @@ import torch
 from torch.func import vmap
 
 from warmstart.core.trees import flatten, leaves, unflatten
-from warmstart.maths.solve import conjugate_gradient, inverse_of_rows
+from warmstart.maths.solve import conjugate_gradient, inverse_of_rows, times_inverse
 
 
 def problem(size, dtype=torch.float64):
@@ -74,11 +74,25 @@ def test_a_preconditioner_that_is_the_inverse_needs_one_step_and_one_that_is_nea
     assert with_it.norm() < 0.01 * exact.norm() < without.norm()
 
 
-def test_the_inverse_of_weighted_rows_with_a_one_behind_each():
-    rows, weight = torch.randn(7, 3, dtype=torch.float64), torch.rand(7, dtype=torch.float64)
-    beside = torch.cat([rows, torch.ones(7, 1, dtype=torch.float64)], 1)
-    wanted = torch.linalg.inv(0.3 * torch.eye(4, dtype=torch.float64) + beside.T @ torch.diag(weight) @ beside)
-    torch.testing.assert_close(inverse_of_rows(rows, weight, 0.3), wanted)
+@pytest.mark.parametrize("count", [2, 3, 4, 7])
+def test_the_inverse_of_weighted_rows_with_a_one_behind_each(count):
+    """Of few rows by one form, of many by the other."""
+    rows, weight = torch.randn(count, 3, dtype=torch.float64), torch.rand(count, dtype=torch.float64)
+    beside = torch.cat([rows, torch.ones(count, 1, dtype=torch.float64)], 1)
+    matrix = 0.3 * torch.eye(4, dtype=torch.float64) + beside.T @ torch.diag(weight) @ beside
+    asked = torch.randn(5, 4, dtype=torch.float64)
+    found = inverse_of_rows(rows, weight, 0.3)
+    assert found.lines.shape == (min(count, 4), 4)
+    torch.testing.assert_close(times_inverse(found, asked), torch.linalg.solve(matrix, asked.T).T)
+
+
+@pytest.mark.parametrize("count", [5, 100])
+@pytest.mark.parametrize("length", [1.0, 1e3, 1e5])
+def test_very_long_rows_in_single_precision_leave_it_positive(count, length):
+    rows = length * torch.rand(count, 64, dtype=torch.float32)
+    found = inverse_of_rows(rows, torch.full((count,), 0.05), 0.005)
+    whole = times_inverse(found, torch.eye(65)).double()
+    assert torch.linalg.eigvalsh((whole + whole.T) / 2).min() > 0
 
 
 def test_a_stack_of_systems_of_which_one_is_already_solved():

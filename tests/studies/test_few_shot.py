@@ -141,6 +141,8 @@ def test_a_row_may_come_after_another(parts, tmp_path):
     assert told == [(f"{name}, 3-way 1-shot, seed 0", done, of) for name, done, of in LOOKED]
     names = [few_shot.kept_name(name, learners, Setting(3, 1), size, Network(4, True), 0) for name in size.methods]
     first, second = (read_tensors(tmp_path / name / "checkpoint.safetensors")[0] for name in names)
+    other = learners | {row.after: learners[row.after]._replace(config=lambda at: replace(imaml.HEAD, prox=0.1))}
+    assert few_shot.kept_name("imaml, mirrored", other, Setting(3, 1), size, Network(4, True), 0) not in names
     best = [name for name in first if name.startswith("memo/state/theta/")]  # from which the second hardly moves
     assert len(best) == 14
     for name in best:

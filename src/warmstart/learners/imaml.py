@@ -12,8 +12,8 @@ parameters, which all tasks share, move the minimum too:
 The inner problem is solved by gradient descent or by Gauss-Newton steps, each of some conjugate-gradient steps
 (`inner="newton"`); with `halvings` a step is as long as the objective allows. Inverses are
 applied by conjugate gradient, with products of the curvature and a vector, so memory does not grow with the inner
-steps; it is preconditioned by P or, over the last layer alone, by what the curvature would be if all outputs had the
-same. Without conjugate-gradient steps it is the plain gradient at phi_t.
+steps. It is preconditioned by P and, over the last layer alone, by the second moments of its features.
+Without conjugate-gradient steps it is the plain gradient at phi_t.
 
 Rajeswaran, Finn, Kakade and Levine, 2019. Differs from the paper: see docs/methods/imaml.md.
 """
@@ -29,7 +29,7 @@ from torch import Tensor
 from torch.func import grad, grad_and_value, vjp
 
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Prediction, Task, Tree, task_loss
-from warmstart.core.trees import add, dot, expand, scale, sum_tasks, tree_map, zeros_like
+from warmstart.core.trees import add, dot, expand, sum_tasks, tree_map, zeros_like
 from warmstart.engine.device import exact_products
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last, value_and_grad
@@ -92,6 +92,9 @@ HEAD_SPACE: dict[str, list[Any]] = {
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     if cfg.curvature not in ("hessian", "gauss_newton"):
         raise InputError("a curvature hessian or gauss_newton", repr(cfg.curvature), "use one of these names")
+    if cfg.prox <= 0 or cfg.blank_prox < 0 or (cfg.blank_prox and not cfg.blank):
+        got = f"prox {cfg.prox:g}, blank_prox {cfg.blank_prox:g} and blank {cfg.blank!r}"
+        raise InputError("a positive prox, and a blank_prox of blank parameters only", got, "change them")
     blank = blank_names(model, cfg.blank)
     optimiser = named("sgd" if cfg.inner == "newton" else cfg.inner)
     out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)
@@ -101,25 +104,26 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     mean_loss, gauss_newton = task_loss(acting, likelihood), gauss_newton_product(acting, likelihood)
     pull = {name: cfg.blank_prox or cfg.prox if name in blank else cfg.prox for name in model.fast}
 
-    linear = headed and {"head.weight", "head.bias"} == model.fast and model.params["head.weight"].ndim == 2
+    def times_pull(v: Params, more: float = 0.0, power: int = 1) -> Params:
+        """(P + more I)^power v."""
+        return {name: leaf * (pull[name] + more) ** power for name, leaf in v.items()}
 
-    def times_pull(v: Params, power: int = 1) -> Params:
-        """P^power v."""
-        return {name: leaf * pull[name] ** power for name, leaf in v.items()}
-
-    def preconditioner(phi: Params, batch: Batch) -> Tree:
-        """Of the last layer: the inverse for one output of the mean curvature."""
-        if not linear:
+    def known_inverse(phi: Params, batch: Batch, more: float = 0.0) -> Tree:
+        """Over a linear last layer that of P + more I + the curvature which its outputs have on the average."""
+        rows, weight = batch.x, phi.get("head.weight")
+        if not headed or set(phi) != {"head.weight", "head.bias"} or not torch.is_tensor(rows) or weight is None:
             return ()
-        bent = likelihood.curvature(acting.apply(phi, batch.x)).diagonal(dim1=-2, dim2=-1).mean(-1)
-        weight = batch.w * batch.mask
-        share = weight / weight.sum().clamp(min=torch.finfo(weight.dtype).tiny)
-        return solve.inverse_of_rows(batch.x, share * bent, pull["head.weight"])
+        if rows.ndim != 2 or weight.ndim != 2 or rows.shape[1] != weight.shape[1]:
+            return ()
+        bent = likelihood.curvature(acting.apply(phi, rows)).diagonal(dim1=-2, dim2=-1).mean(-1)
+        counted = batch.w * batch.mask
+        share = counted / counted.sum().clamp(min=torch.finfo(counted.dtype).tiny)
+        return solve.inverse_of_rows(rows, share * bent, pull["head.weight"] + more)
 
-    def preconditioned(inverse: Tree, v: Params) -> Params:
-        if not linear:
-            return times_pull(v, -1)
-        both = torch.cat([v["head.weight"], v["head.bias"].unsqueeze(1)], 1) @ inverse
+    def preconditioned(inverse: Tree, more: float, v: Params) -> Params:
+        if not inverse:
+            return times_pull(v, more, -1)
+        both = solve.times_inverse(inverse, torch.cat([v["head.weight"], v["head.bias"].unsqueeze(1)], 1))
         return {name: both[:, -1] if name == "head.bias" else both[:, :-1] for name in v}
 
     def see(slow: Params, x: Tree) -> Tree:
@@ -156,7 +160,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
                 image: Params = add(gauss_newton(slow, inner.phi, batch, v), times_pull(v))
                 return image
 
-            near = partial(preconditioned, preconditioner(inner.phi, batch))
+            near = partial(preconditioned, known_inverse(inner.phi, batch), 0.0)
             grads = solve.conjugate_gradient(curved, grads, cfg.inner_solve, near)
         if not cfg.halvings:
             return move(cfg.inner_lr)
@@ -177,8 +181,8 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         return Prediction(likelihood.mean(acting.apply({**beside(state.theta), **adapted}, seen)))
 
     def begin(nothing: Tree, cotangent: Params, phi: Params, support: Batch) -> tuple[Solving, Tree]:
-        inverse = preconditioner(phi, support)
-        return solve.begin(cotangent, partial(preconditioned, inverse)), inverse
+        inverse = known_inverse(phi, support, cfg.damping)
+        return solve.begin(cotangent, partial(preconditioned, inverse, cfg.damping)), inverse
 
     def advance(slow: Params, at: Solving, inverse: Tree, phi: Params, support: Batch) -> Solving:
         """One step towards (P + H + damping)^-1 cotangent, for one task."""
@@ -188,10 +192,10 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
                 (product,) = vjp(lambda p: grad(loss, 1)(slow, p, support), phi)[1](v)  # H is symmetric
             else:
                 product = gauss_newton(slow, phi, support, v)
-            image: Params = add(product, add(times_pull(v), scale(v, cfg.damping)))
+            image: Params = add(product, times_pull(v, cfg.damping))
             return image
 
-        return solve.advance(curved, at, partial(preconditioned, inverse))
+        return solve.advance(curved, at, partial(preconditioned, inverse, cfg.damping))
 
     def judge(slow: Params, own: tuple[Params, Tree], query: Batch) -> Tensor:
         return loss(slow, own[0], query._replace(x=own[1]) if headed else query)

@@ -51,6 +51,8 @@ SPACE: dict[str, list[Any]] = {
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     if cfg.inner_steps < 1:
         raise InputError("at least one of inner_steps", f"{cfg.inner_steps}", "rates are learned from the steps taken")
+    if cfg.relative and cfg.inner_lr <= 0:
+        raise InputError("a positive inner_lr with relative rates", f"{cfg.inner_lr:g}", "they are multiples of it")
     loss = task_loss(model, likelihood)
     inner_loop = descent(model, likelihood, named(cfg.inner), cfg.shrink)
     out = outer(cfg.outer_lr, cfg.outer_decay, cfg.weight_decay)

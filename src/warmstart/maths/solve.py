@@ -54,18 +54,39 @@ def advance(product: Product, at: Solving, precondition: Product = _itself) -> S
 
 def conjugate_gradient(product: Product, target: Tree, steps: int, precondition: Product = _itself) -> Tree:
     """x with product(x) = target, for a positive definite product; exact after as many steps as
-    there are distinct eigenvalues."""
+    there are distinct eigenvalues, of the preconditioned one where it is."""
     at = begin(target, precondition)
     for _ in range(steps):
         at = advance(product, at, precondition)
     return at.x
 
 
-def inverse_of_rows(rows: Tensor, weight: Tensor, pull: float) -> Tensor:
-    """(pull I + sum_i weight_i r_i r_i')^-1, with r_i the rows [n, d] and a one behind each: [d + 1, d + 1]."""
-    beside = torch.cat([rows, torch.ones_like(rows[:, :1])], 1)
-    eye = torch.eye(beside.shape[1], dtype=rows.dtype, device=rows.device)
-    lower = torch.linalg.cholesky_ex(pull * eye + (beside * weight[:, None]).mT @ beside).L
-    root = torch.linalg.solve_triangular(lower, eye, upper=False)
-    inverse: Tensor = root.mT @ root
-    return inverse
+class Inverse(NamedTuple):
+    """M^-1 = shift I + sign lines' lines, of M = pull I + sum_i weight_i r_i r_i'."""
+
+    lines: Tensor  # [k, d], as few as there are rows or numbers in one
+    shift: Tensor
+    sign: Tensor
+
+
+ROUNDING = 100  # times that of a number: beside very long rows the pull counts as no less, so that M can be factorised
+
+
+def inverse_of_rows(rows: Tensor, weight: Tensor, pull: float) -> Inverse:
+    """For rows [n, d], each with a one behind it."""
+    beside = torch.cat([rows, torch.ones_like(rows[:, :1])], 1) * weight.sqrt()[:, None]
+    few = len(beside) < beside.shape[1]
+    gram = beside @ beside.mT if few else beside.mT @ beside
+    eye = torch.eye(len(gram), dtype=rows.dtype, device=rows.device)
+    least = (ROUNDING * torch.finfo(rows.dtype).eps * torch.trace(gram)).clamp(min=pull)
+    lower = torch.linalg.cholesky_ex(least * eye + gram).L
+    one = torch.ones_like(least)
+    if few:  # Woodbury
+        lines = torch.linalg.solve_triangular(lower, beside, upper=False)
+        return Inverse(lines * torch.rsqrt(least), 1 / least, -one)
+    return Inverse(torch.linalg.solve_triangular(lower, eye, upper=False), 0 * one, one)
+
+
+def times_inverse(inverse: Inverse, v: Tensor) -> Tensor:
+    """On every line of v [k, d + 1]."""
+    return inverse.shift * v + inverse.sign * ((v @ inverse.lines.mT) @ inverse.lines)

@@ -133,7 +133,9 @@ def kept_name(
     way, config = setting.way, learners[name].config(setting) if name in learners else size.classifier
     told: list[Any] = [size.plan, size.looks, size.tasks[way], size.asked[way], network, config]
     if name in learners:
-        told += [part for part in learners[name][3:] if part not in (None, "", 1.0)]
+        entry = learners[name]
+        after = entry.after and kept_name(entry.after, learners, setting, size, network, seed)
+        told += [part for part, usual in ((entry.warp, None), (after, ""), (entry.share, 1.0)) if part != usual]
     return f"{name}-{setting.short}-{seed}-{blake2b(repr(tuple(told)).encode(), digest_size=4).hexdigest()}"
 
 
@@ -172,7 +174,7 @@ def fit(
         return predict, one_by_one(predict)
     learner, state = trained(name, learners, parts, setting, size, network, seed, device, stage, report, folder)
     draws = next(iter(learner.noise.predict), 1)  # networks that a prediction needs of a task
-    chunk = at_once(learner, device)
+    chunk = tasks_at_once(learner, device)
 
     def together(task: Task) -> Prediction:
         return predict_stack(learner, state, task, chunk=chunk)
@@ -199,7 +201,7 @@ def trained(
 ) -> tuple[Learner, Any]:
     """A learner and its state after training: from a fresh network, or from that of the row it comes after."""
     entry, way = learners[name], setting.way
-    plan = shortened(size.plan, entry.share)
+    plan = portion(size.plan, entry.share)
     config = entry.config(setting)
     if hasattr(config, "outer_decay"):
         config = replace(config, outer_decay=plan.steps)
@@ -221,7 +223,7 @@ def trained(
     judged = validation(parts, setting, size, seed)
 
     def validate(state: Any) -> float:
-        said = predict_stack(learner, state, judged, chunk=at_once(learner, device))
+        said = predict_stack(learner, state, judged, chunk=tasks_at_once(learner, device))
         return 1 - float(accuracy(said.mean, judged.query).mean())
 
     draw = sampler(parts.train, way, setting.shot, size.asked[way], warp=entry.warp)
@@ -229,13 +231,13 @@ def trained(
     return learner, train(learner, state, source, plan, validate, stage=stage, folder=folder, progress=report).state
 
 
-def at_once(learner: Learner, device: torch.device) -> int:
+def tasks_at_once(learner: Learner, device: torch.device) -> int:
     """Tasks whose predictions are made together."""
     return max(1, CHUNK[device.type] // next(iter(learner.noise.predict), 1))
 
 
-def shortened(plan: Plan, share: float) -> Plan:
-    """A share of the updates, with as many looks at the validation tasks."""
+def portion(plan: Plan, share: float) -> Plan:
+    """So many times the updates, with as many looks at the validation tasks."""
     return replace(plan, steps=max(1, round(share * plan.steps)), every=max(1, round(share * plan.every)))
 
 
@@ -351,7 +353,7 @@ PROSE = (
     "which tells them something of the classes' shares, or each query picture alone with the support. Calibrated: with "
     "all probabilities raised to one power, settled on the validation classes. Warped: trained on pictures that are "
     "turned, moved, stretched and slanted a little, colour ones mirrored too, anew at every draw; those judged are as "
-    "they came. Mirrored: so too, and with mirror images of half of a task's classes in their place."
+    "they came. Mirrored: so too, and every other class of a task, by chance, is its mirror image."
 )
 
 

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from warmstart.core import Batch, InputError, Task, make_batch, make_task
-from warmstart.tasks.warps import NUMBERS, Warp, check_warp, warped
+from warmstart.tasks.warps import NUMBERS, SIDE, Warp, check_warp, warped
 
 TURNS = ("", " turned left", " upside down", " turned right")
 
@@ -140,7 +140,7 @@ def sampler(
                 return found
             numbers = uniform(*found.shape[:2], NUMBERS)
             if side is not None:  # a class faces one way, where it is shown and where it is judged
-                numbers[..., -1] = side.repeat_interleave(rows.shape[-1], 1)
+                numbers[..., SIDE] = side.repeat_interleave(rows.shape[-1], 1)
             return warped(found, warp, numbers)
 
         support = as_batch(pixels(rows[..., :shot]), label.repeat_interleave(shot, 1), mask.flatten(1))

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from warmstart.core import InputError
 
-NUMBERS = 7  # drawn for a picture
+NUMBERS, SIDE = 7, 6  # drawn for a picture; the one of them that mirrors it
 
 
 class Warp(NamedTuple):
@@ -30,7 +30,9 @@ class Warp(NamedTuple):
     shift: float = 0.0  # share of a side
     stretch: float = 0.0  # logarithm of the factor, of each side on its own
     slant: float = 0.0  # share of a side by which top and bottom move apart
-    mirror: str = ""  # left for right: half of the "pictures", or all pictures of half of the "classes" of a task
+    mirror: str = (
+        ""  # left for right, by chance: every other of the "pictures", or of the "classes" of a task as a whole
+    )
 
 
 SLIGHT = Warp(turn=10.0, shift=0.07, stretch=0.1, slant=0.1)  # a hand's or a camera's
@@ -51,7 +53,7 @@ def warped(pixels: Tensor, how: Warp, uniform: Tensor) -> Tensor:
     angle, slant = math.radians(how.turn) * drawn[:, 0], how.slant * drawn[:, 1]
     wide, high = ((how.stretch * drawn[:, i]).exp() for i in (2, 3))
     across, down = (2 * how.shift * drawn[:, i] for i in (4, 5))  # a side is two long
-    side = torch.where(drawn[:, 6] > 0, -1.0, 1.0) if how.mirror else torch.ones_like(angle)
+    side = torch.where(drawn[:, SIDE] > 0, -1.0, 1.0) if how.mirror else torch.ones_like(angle)
     cos, sin, ratio = angle.cos(), angle.sin(), pixels.shape[-1] / pixels.shape[-2]
     upper = (side * cos * wide, cos * slant - sin * high / ratio, across)
     lower = (side * ratio * sin * wide, ratio * sin * slant + cos * high, down)
