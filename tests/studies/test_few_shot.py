@@ -105,6 +105,10 @@ def test_an_interrupted_study_goes_on(parts, tmp_path):
     assert [row.values for row in again.results.rows] == [row.values for row in first.results.rows]
 
 
+def cell(learners, parts, size):
+    return few_shot.Cell(learners, parts, Setting(3, 1), size, Network(4, True), 0, torch.device("cpu"))
+
+
 def test_warped_rows_differ_in_training_alone(parts, tmp_path):
     learners = entries(
         {"protonet": lambda at: protonet.Config(outer_lr=3e-3), "imaml_head": lambda at: imaml.HEAD},
@@ -118,7 +122,7 @@ def test_warped_rows_differ_in_training_alone(parts, tmp_path):
     found = {row.method: row for row in outcome.results.rows if row.metric == "NLL"}
     assert set(found) == set(names) and len({row.mean for row in found.values()}) == len(names)
     assert "best baseline, protonet" in outcome.verdict and "imaml_head" in outcome.verdict
-    kept = [few_shot.kept_name(name, learners, Setting(3, 1), size, Network(4, True), 0) for name in names]
+    kept = [few_shot.kept_name(name, cell(learners, parts, size)) for name in names]
     assert len({name.rpartition("-")[2] for name in kept}) == len(names)
 
 
@@ -139,10 +143,10 @@ def test_a_row_may_come_after_another(parts, tmp_path):
     arguments = ("omniglot", "quick", size, parts, Network(4, True), learners, {}, [0], [], "cpu", progress, tmp_path)
     run_study(*arguments)
     assert told == [(f"{name}, 3-way 1-shot, seed 0", done, of) for name, done, of in LOOKED]
-    names = [few_shot.kept_name(name, learners, Setting(3, 1), size, Network(4, True), 0) for name in size.methods]
+    names = [few_shot.kept_name(name, cell(learners, parts, size)) for name in size.methods]
     first, second = (read_tensors(tmp_path / name / "checkpoint.safetensors")[0] for name in names)
     other = learners | {row.after: learners[row.after]._replace(config=lambda at: replace(imaml.HEAD, prox=0.1))}
-    assert few_shot.kept_name("imaml, mirrored", other, Setting(3, 1), size, Network(4, True), 0) not in names
+    assert few_shot.kept_name("imaml, mirrored", cell(other, parts, size)) not in names
     best = [name for name in first if name.startswith("memo/state/theta/")]  # from which the second hardly moves
     assert len(best) == 14
     for name in best:

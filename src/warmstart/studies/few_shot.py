@@ -74,6 +74,18 @@ class Network(NamedTuple):
     strided: bool
 
 
+class Cell(NamedTuple):
+    """Where a row is run."""
+
+    learners: Mapping[str, Entry]
+    parts: Parts
+    setting: Setting
+    size: Size
+    network: Network
+    seed: int
+    device: torch.device
+
+
 class Judged(NamedTuple):
     """A method on the test tasks of one setting and seed."""
 
@@ -112,11 +124,12 @@ def run_study(
     for setting, name, seed in itertools.product(settings, names, seeds):
         test = sampler(parts.test, setting.way, setting.shot, size.query)(size.tests, generator(TEST, setting.way))
         report = bar(f"{name}, {setting.label}, seed {seed}")
-        kept = None if folder is None else folder / kept_name(name, learners, setting, size, network, seed)
+        cell = Cell(learners, parts, setting, size, network, seed, where)
+        kept = None if folder is None else folder / kept_name(name, cell)
         try:
             with fast_products(where):
-                predict, alone = fit(name, learners, parts, setting, size, network, seed, where, report, kept)
-                factor = settle(predict, validation(parts, setting, size, seed, size.query))
+                predict, alone = fit(name, cell, report, kept)
+                factor = settle(predict, validation(cell, size.query))
                 judged = judge(predict, alone, test, factor)
         except Diverged:
             judged = diverged(test)
@@ -126,33 +139,21 @@ def run_study(
     return Outcome(results, sections(results, settings, found), verdict(rows, settings[0]))
 
 
-def kept_name(
-    name: str, learners: Mapping[str, Entry], setting: Setting, size: Size, network: Network, seed: int
-) -> str:
+def kept_name(name: str, cell: Cell) -> str:
     """Of the checkpoints of a row: other settings have another name, and start afresh."""
+    learners, _, setting, size, network, seed, _ = cell
     way, config = setting.way, learners[name].config(setting) if name in learners else size.classifier
     told: list[Any] = [size.plan, size.looks, size.tasks[way], size.asked[way], network, config]
     if name in learners:
         entry = learners[name]
-        after = entry.after and kept_name(entry.after, learners, setting, size, network, seed)
+        after = entry.after and kept_name(entry.after, cell)
         told += [part for part, usual in ((entry.warp, None), (after, ""), (entry.share, 1.0)) if part != usual]
     return f"{name}-{setting.short}-{seed}-{blake2b(repr(tuple(told)).encode(), digest_size=4).hexdigest()}"
 
 
-def fit(
-    name: str,
-    learners: Mapping[str, Entry],
-    parts: Parts,
-    setting: Setting,
-    size: Size,
-    network: Network,
-    seed: int,
-    device: torch.device,
-    report: Report = silent,
-    folder: Path | None = None,
-) -> tuple[Predictor, Predictor]:
+def fit(name: str, cell: Cell, report: Report, folder: Path | None) -> tuple[Predictor, Predictor]:
     """A trained method as it predicts a task's query pictures together, and each alone."""
-    way, shot = setting
+    _, parts, (way, shot), size, network, seed, device = cell
     stage = fastest_stage(device, network.strided, size.plan.steps, size.tasks[way] * way * (shot + size.asked[way]))
     if name == "nearest_centroid":
         drawn = nearest_centroid.Config(way=way, shot=shot, query=size.query)
@@ -172,34 +173,22 @@ def fit(
             parts.train, parts.validation, way, cfg, seed, stage=stage, folder=folder, progress=report
         )
         return predict, one_by_one(predict)
-    learner, state = trained(name, learners, parts, setting, size, network, seed, device, stage, report, folder)
-    draws = next(iter(learner.noise.predict), 1)  # networks that a prediction needs of a task
+    learner, state = trained(name, cell, stage, report, folder)
     chunk = tasks_at_once(learner, device)
 
     def together(task: Task) -> Prediction:
         return predict_stack(learner, state, task, chunk=chunk)
 
     def alone(task: Task) -> Prediction:
-        each = task.query.y.shape[1] * (task.support.y.shape[1] + 1) * draws
+        each = task.query.y.shape[1] * (task.support.y.shape[1] + 1) * draws_of(learner)
         return predict_stack(learner, state, task, chunk=chunk, alone=True, at_once=max(1, SINGLE // each))
 
     return together, alone
 
 
-def trained(
-    name: str,
-    learners: Mapping[str, Entry],
-    parts: Parts,
-    setting: Setting,
-    size: Size,
-    network: Network,
-    seed: int,
-    device: torch.device,
-    stage: Stage,
-    report: Report,
-    folder: Path | None,
-) -> tuple[Learner, Any]:
+def trained(name: str, cell: Cell, stage: Stage, report: Report, folder: Path | None) -> tuple[Learner, Any]:
     """A learner and its state after training: from a fresh network, or from that of the row it comes after."""
+    learners, parts, setting, size, network, seed, device = cell
     entry, way = learners[name], setting.way
     plan = portion(size.plan, entry.share)
     config = entry.config(setting)
@@ -210,17 +199,15 @@ def trained(
         model = functional(net, entry.fast)
     params = model.params
     if entry.after:
-        beside = (
-            None if folder is None else folder.parent / kept_name(entry.after, learners, setting, size, network, seed)
-        )
-        first = trained(entry.after, learners, parts, setting, size, network, seed, device, stage, report, beside)
+        beside = None if folder is None else folder.parent / kept_name(entry.after, cell)
+        first = trained(entry.after, cell, stage, report, beside)
         params = first[1].theta
     judged_by: Any = way if entry.build is protonet.build else multiclass
     learner = entry.build(model, judged_by, config, stage)
     state = to_device(learner.init(params), device)
     if entry.build is scratch.build:
         return learner, state
-    judged = validation(parts, setting, size, seed)
+    judged = validation(cell)
 
     def validate(state: Any) -> float:
         said = predict_stack(learner, state, judged, chunk=tasks_at_once(learner, device))
@@ -231,9 +218,14 @@ def trained(
     return learner, train(learner, state, source, plan, validate, stage=stage, folder=folder, progress=report).state
 
 
+def draws_of(learner: Learner) -> int:
+    """Networks that a prediction needs of a task."""
+    return next(iter(learner.noise.predict), 1)
+
+
 def tasks_at_once(learner: Learner, device: torch.device) -> int:
     """Tasks whose predictions are made together."""
-    return max(1, CHUNK[device.type] // next(iter(learner.noise.predict), 1))
+    return max(1, CHUNK[device.type] // draws_of(learner))
 
 
 def portion(plan: Plan, share: float) -> Plan:
@@ -241,9 +233,10 @@ def portion(plan: Plan, share: float) -> Plan:
     return replace(plan, steps=max(1, round(share * plan.steps)), every=max(1, round(share * plan.every)))
 
 
-def validation(parts: Parts, setting: Setting, size: Size, seed: int, query: int = 5) -> Task:
+def validation(cell: Cell, query: int = 5) -> Task:
     """Tasks to stop by; to calibrate on, with as many query pictures of a class as are judged."""
-    return sampler(parts.validation, setting.way, setting.shot, query)(size.looks, generator(VALIDATION, seed))
+    draw = sampler(cell.parts.validation, *cell.setting, query)
+    return draw(cell.size.looks, generator(VALIDATION, cell.seed))
 
 
 def settle(predict: Predictor, validation: Task) -> float:
