@@ -1,7 +1,6 @@
 """The picture studies on pictures that a test can draw: bars of different slopes are the classes."""
 
 import math
-from dataclasses import replace
 
 import pytest
 import torch
@@ -13,7 +12,7 @@ from warmstart.engine.files import read_tensors
 from warmstart.learners import imaml, maml, scratch
 from warmstart.studies import cost, few_shot, omniglot, tiny_imagenet
 from warmstart.studies.few_shot import ACCURACY, ALONE, ECE, Network, Parts, Size, one_by_one, run_study
-from warmstart.studies.few_shot_rows import HESSIAN_FREE, MIRRORED, WARPED, Setting, entries
+from warmstart.studies.few_shot_rows import MIRRORED, WARPED, Setting, entries
 from warmstart.tasks.class_split import load_split
 from warmstart.tasks.images import draw_episodes, make_images
 from warmstart.tasks.omniglot import read_omniglot, split_omniglot
@@ -21,7 +20,10 @@ from warmstart.tasks.warps import SLIGHT
 from warmstart.training.train import Plan
 
 SIDE, EACH = 12, 8
-LOOKED = [("imaml_head, mirrored", 6, 12), ("imaml_head, mirrored", 12, 12), ("imaml, mirrored", 1, 1)]
+LOOKED = [("fomaml, mirrored", 6, 12), ("fomaml, mirrored", 12, 12)] + [
+    ("imaml, plain gradient, mirrored", done, 2)
+    for done in (1, 2)  # a sixth of the updates, as many looks
+]
 LEARNERS = entries(
     {
         "scratch": lambda at: scratch.Config(test_steps=1),
@@ -129,12 +131,16 @@ def test_warped_rows_differ_in_training_alone(parts, tmp_path):
 def test_a_row_may_come_after_another(parts, tmp_path):
     """It starts from the network that the other's training ends with, takes its share of updates, and is kept apart."""
     learners = entries(
-        {"imaml_head": lambda at: imaml.HEAD, "imaml": lambda at: replace(HESSIAN_FREE, inner_steps=1, outer_lr=1e-9)},
+        {
+            "fomaml": lambda at: maml.Config(inner_lr=0.1, test_steps=1, first_order=True),
+            "imaml, plain gradient": lambda at: imaml.Config(inner_steps=1, test_steps=1, solve_steps=0, outer_lr=1e-9),
+        },
         {MIRRORED: SLIGHT._replace(mirror="classes")},
     )
-    row = learners["imaml, mirrored"]
-    assert row.after == "imaml_head, mirrored" and row.warp == learners[row.after].warp and row.fast == "*"
-    size = TINY._replace(methods=(row.after, "imaml, mirrored"), settings=(Setting(3, 1),))
+    name = "imaml, plain gradient, mirrored"
+    row = learners[name]
+    assert row.after == "fomaml, mirrored" and row.warp == learners[row.after].warp
+    size = TINY._replace(methods=(row.after, name), settings=(Setting(3, 1),), tests=4, looks=2)
     told = []
 
     def progress(label):
@@ -145,8 +151,8 @@ def test_a_row_may_come_after_another(parts, tmp_path):
     assert told == [(f"{name}, 3-way 1-shot, seed 0", done, of) for name, done, of in LOOKED]
     names = [few_shot.kept_name(name, cell(learners, parts, size)) for name in size.methods]
     first, second = (read_tensors(tmp_path / name / "checkpoint.safetensors")[0] for name in names)
-    other = learners | {row.after: learners[row.after]._replace(config=lambda at: replace(imaml.HEAD, prox=0.1))}
-    assert few_shot.kept_name("imaml, mirrored", cell(other, parts, size)) not in names
+    other = learners | {row.after: learners[row.after]._replace(config=lambda at: maml.FOMAML)}
+    assert few_shot.kept_name(name, cell(other, parts, size)) not in names
     best = [name for name in first if name.startswith("memo/state/theta/")]  # from which the second hardly moves
     assert len(best) == 14
     for name in best:
