@@ -114,11 +114,8 @@ def test_pictures():
         "nearest centroid of pixels": "nearest_centroid",
         "from scratch": "scratch",
     }
-    left_out = {
-        "fomaml, blank head",
-        "imaml, plain gradient, fresh",
-        "imaml, first order",
-    }  # of one cell each, in the docs
+    # of one cell each, in the docs
+    left_out = {"fomaml, blank head", "imaml, plain gradient, fresh", "imaml, first order"}
     assert {row.method for row in results.rows} == set(names.values()) | left_out
     for label, method in names.items():
         ran = [row.setting for row in results.rows if row.method == method]

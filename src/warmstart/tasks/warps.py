@@ -30,9 +30,7 @@ class Warp(NamedTuple):
     shift: float = 0.0  # share of a side
     stretch: float = 0.0  # logarithm of the factor, of each side on its own
     slant: float = 0.0  # share of a side by which top and bottom move apart
-    mirror: str = (
-        ""  # left for right, by chance: every other of the "pictures", or of the "classes" of a task as a whole
-    )
+    mirror: str = ""  # left for right, by chance: every other of the "pictures", or of the "classes" of a task
 
 
 SLIGHT = Warp(turn=10.0, shift=0.07, stretch=0.1, slant=0.1)  # a hand's or a camera's
