@@ -5,7 +5,7 @@ import torch
 from torch.testing import assert_close
 
 from warmstart.core import InputError
-from warmstart.tasks.images import as_batch, check_enough, draw_episodes, make_images, scaled, with_rotations
+from warmstart.tasks.images import as_batch, check_enough, draw_episodes, make_images, sampler, scaled, with_rotations
 
 LENGTHS = (4, 7, 5, 9, 6, 4)
 
@@ -95,6 +95,39 @@ def test_rotations_are_classes_of_their_own():
         assert torch.equal(turned.pixels[5 * k : 5 * k + 5], torch.rot90(pixels, k, (2, 3)))
     # turned left: what was at the right end of the top row is now at its left
     assert torch.equal(turned.pixels[5:10, :, 0, 0], pixels[:, :, 0, 2])
+
+
+def test_classes_apart_are_no_turns_of_each_other():
+    """Of seven classes, class c has the grey 10 c everywhere, so that a picture and its turns tell the class."""
+    pixels = (10 * torch.arange(7, dtype=torch.uint8)).repeat_interleave(3)[:, None, None, None].expand(21, 1, 2, 2)
+    upright = make_images(pixels, torch.full((7,), 3), tuple("abcdefg"))
+    turned = with_rotations(upright)
+    assert (upright.turns, turned.turns, turned.select(torch.tensor([0, 7])).turns) == (1, 4, 1)
+
+    def drawn(apart):
+        task = sampler(turned, 6, 1, 2, apart=apart)(400, seeded())
+        return (task.support.x["pixels"][:, :, 0, 0, 0] * 25.5).round().long(), task
+
+    apart, task = drawn(True)
+    assert all(len(set(row)) == 6 for row in apart.tolist())
+    assert (task.query.x["pixels"].flatten(2)[..., :1] == task.query.x["pixels"].flatten(2)).all()
+    assert (apart.flatten().bincount() - 400 * 6 / 7).abs().max() < 60  # every class as often
+    together, _ = drawn(False)
+    assert sum(len(set(row)) < 6 for row in together.tolist()) > 300
+    with pytest.raises(InputError, match="at least 8 classes that are not turns of each other, got 7; lower the way"):
+        sampler(turned, 8, 1, 2, apart=True)
+
+
+def test_every_turn_is_drawn_as_often_apart():
+    marked = torch.zeros(2 * 4, 1, 2, 2, dtype=torch.uint8)
+    marked[:, :, 0, 0] = 255  # the corner tells the turn
+    turned = with_rotations(make_images(marked, torch.tensor([4, 4]), ("a", "b")))
+    task = sampler(turned, 2, 1, 3, apart=True)(2000, seeded())
+    corner = task.support.x["pixels"].flatten(2).argmax(-1)  # [t, 2]
+    shares = corner.flatten().bincount(minlength=4) / corner.numel()
+    torch.testing.assert_close(shares, torch.full((4,), 0.25), atol=0.03, rtol=0)
+    judged = task.query.x["pixels"].flatten(2).argmax(-1).reshape(2000, 2, 3)
+    assert (judged == corner[..., None]).all()  # a class is turned as one
 
 
 def test_select_equals_plain_indexing():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -36,7 +36,8 @@ from warmstart.tasks.images import Images, sampler
 from warmstart.training.sources import from_family
 from warmstart.training.train import Plan, train
 
-ACCURACY, ALONE, NLL, ECE, MCE = "accuracy", "accuracy, alone", "NLL", "ECE", "MCE"
+ACCURACY, ALONE, APART = "accuracy", "accuracy, alone", "accuracy, apart"
+NLL, ECE, MCE = "NLL", "ECE", "MCE"
 CALIBRATED = ", calibrated"  # all probabilities to a power that the validation classes settle
 SPLIT = "split.json"  # the classes of each part, beside the results; `tasks.class_split.load_split` reads it
 TEST, VALIDATION = 30_000, 40_000  # seeds of the episodes
@@ -95,6 +96,7 @@ class Judged(NamedTuple):
     probability: Tensor  # [t, n, classes]
     calibrated: Tensor  # [t, n, classes] to the power that is best on validation classes
     query: Batch  # [t, n] without its pictures
+    apart: Tensor = torch.empty(0)  # [t] accuracy in tasks of which no class is another one turned
 
 
 def run_study(
@@ -122,7 +124,7 @@ def run_study(
     parts = Parts(*(part.to(where) for part in pictures))
     found: dict[tuple[str, Setting], dict[int, Judged]] = {}
     for setting, name, seed in itertools.product(settings, names, seeds):
-        test = sampler(parts.test, setting.way, setting.shot, size.query)(size.tests, generator(TEST, setting.way))
+        test = sampler(parts.test, *setting, size.query)(size.tests, generator(TEST, setting.way))
         report = bar(f"{name}, {setting.label}, seed {seed}")
         cell = Cell(learners, parts, setting, size, network, seed, where)
         kept = None if folder is None else folder / kept_name(name, cell)
@@ -131,6 +133,9 @@ def run_study(
                 predict, alone = fit(name, cell, report, kept)
                 factor = settle(predict, validation(cell, size.query))
                 judged = judge(predict, alone, test, factor)
+                if parts.test.turns > 1:
+                    draw = sampler(parts.test, *setting, size.query, apart=True)
+                    judged = judged._replace(apart=right(predict, draw(size.tests, generator(TEST, setting.way))))
         except Diverged:
             judged = diverged(test)
         found.setdefault((name, setting), {})[seed] = judged
@@ -263,11 +268,10 @@ def one_by_one(predict: Predictor) -> Predictor:
     return call
 
 
-def judge(predict: Predictor, alone: Predictor, test: Task, factor: float = 1.0, chunk: int = 100) -> Judged:
-    """Every test task, some at a time so that memory stays bounded."""
+def judge(predict: Predictor, alone: Predictor, test: Task, factor: float = 1.0) -> Judged:
+    """Every test task."""
     found = []
-    for first in range(0, len(test.key), chunk):
-        task = take(test, slice(first, first + chunk))
+    for task in some_at_a_time(test):
         every = max(1, task.query.y.shape[1] // SEEN_ALONE)
         some = task._replace(query=tree_map(lambda leaf, every=every: leaf[:, ::every], task.query))
         said, single = predict(task).mean, alone(some).mean
@@ -275,6 +279,16 @@ def judge(predict: Predictor, alone: Predictor, test: Task, factor: float = 1.0,
         found.append(Judged(*to_device((*scores, said, sharpen(said, factor), task.query._replace(x=())), "cpu")))
     judged: Judged = concat(found)
     return judged
+
+
+def right(predict: Predictor, tasks: Task) -> Tensor:
+    """The share of query pictures of each task that are put in the right class, [t]."""
+    return torch.cat([accuracy(predict(task).mean, task.query).cpu() for task in some_at_a_time(tasks)])
+
+
+def some_at_a_time(tasks: Task, chunk: int = 100) -> Iterator[Task]:
+    """So that memory stays bounded."""
+    return (take(tasks, slice(first, first + chunk)) for first in range(0, len(tasks.key), chunk))
 
 
 def rows_of(
@@ -300,6 +314,7 @@ def rows_of(
     return [
         over_tasks(ACCURACY, "accuracy", 100.0, "%", peer),
         over_tasks(ALONE, "alone", 100.0, "%"),
+        *([over_tasks(APART, "apart", 100.0, "%", peer)] if all(len(one.apart) for one in by_seed.values()) else []),
         over_tasks(NLL, "nll", 1.0, ""),
         *over_rows("probability", ""),
         *over_rows("calibrated", CALIBRATED),
@@ -316,6 +331,7 @@ def sections(
         columns = [
             Column("accuracy (%)", ACCURACY, where, 2, "higher"),
             Column("each picture alone (%)", ALONE, where, 2, "higher"),
+            Column("no class another one turned (%)", APART, where, 2, "higher"),
             Column("NLL", NLL, where, 3, "lower"),
             Column("ECE", ECE, where, 3, "lower"),
             Column("MCE", MCE, where, 3, "lower"),
@@ -343,10 +359,12 @@ def sections(
 
 PROSE = (
     "Networks are normalised by the statistics of the pictures they are given: all query pictures of a task together, "
-    "which tells them something of the classes' shares, or each query picture alone with the support. Calibrated: with "
-    "all probabilities raised to one power, settled on the validation classes. Warped: trained on pictures that are "
-    "turned, moved, stretched and slanted a little, colour ones mirrored too, anew at every draw; those judged are as "
-    "they came. Mirrored: so too, and every other class of a task, by chance, is its mirror image."
+    "which tells them something of the classes' shares, or each query picture alone with the support. Where classes "
+    "were turned to make more, a task may hold one of them turned two ways, and a circle turned is the same circle; "
+    "one column has tasks without, as the code of MAML's paper draws them. Calibrated: with all probabilities raised "
+    "to one power, settled on the validation classes. Warped: trained on pictures that are turned, moved, stretched "
+    "and slanted a little, colour ones mirrored too, anew at every draw; those judged are as they came. Mirrored: so "
+    "too, and every other class of a task, by chance, is its mirror image."
 )
 
 

@@ -28,6 +28,7 @@ class Images(NamedTuple):
     pixels: Tensor  # [N, channels, height, width] uint8
     offsets: Tensor  # [C + 1]
     names: tuple[str, ...]  # of the classes
+    turns: int = 1  # how often every class is there, copies end to end: class c + C / turns is class c once more
 
     @property
     def lengths(self) -> Tensor:
@@ -47,7 +48,7 @@ class Images(NamedTuple):
         return self._replace(pixels=self.pixels.to(device), offsets=self.offsets.to(device))
 
     def select(self, classes: Tensor) -> Images:
-        """These classes only."""
+        """These classes only, each for itself."""
         classes = classes.to(self.offsets.device)
         lengths = self.lengths[classes]
         offsets = torch.cat([lengths.new_zeros(1), lengths.cumsum(0)])
@@ -86,7 +87,8 @@ def with_rotations(images: Images) -> Images:
         raise InputError("square pictures to turn", f"{height} x {width}", "read them in a square --size")
     turned = [torch.rot90(images.pixels, k, (2, 3)) for k in range(4)]
     names = tuple(name + turn for turn in TURNS for name in images.names)
-    return make_images(torch.cat(turned), images.lengths.repeat(4), names)
+    made = make_images(torch.cat(turned), images.lengths.repeat(4), names)
+    return made._replace(turns=4 * images.turns)
 
 
 def check_enough(images: Images, way: int, rows: int) -> None:
@@ -105,14 +107,24 @@ def check_enough(images: Images, way: int, rows: int) -> None:
 
 
 def sampler(
-    images: Images, way: int, shot: int, query: int, least: int | None = None, warp: Warp | None = None
+    images: Images,
+    way: int,
+    shot: int,
+    query: int,
+    least: int | None = None,
+    warp: Warp | None = None,
+    apart: bool = False,
 ) -> Callable[[int, torch.Generator], Task]:
     """Draws so many tasks of `way` classes each, `shot` pictures of a class shown and `query` others judged.
 
     Nothing is drawn twice within a task. With `least`, a class shows `least` to `shot` pictures, drawn evenly, and
-    the rest is padding. With `warp` every picture is warped anew. The result never waits for the device.
+    the rest is padding. With `warp` every picture is warped anew. With `apart` no two classes of a task are turns of
+    one: a circle turned is the same circle. The result never waits for the device.
     """
     check_enough(images, way, shot + query)
+    upright = len(images.names) // images.turns if apart else len(images.names)
+    if upright < way:
+        raise InputError(f"at least {way} classes that are not turns of each other", f"{upright}", "lower the way")
     if least is not None and not 0 <= least <= shot:
         raise InputError(f"0 to {shot} pictures shown at least", f"{least}", "pass at most the number of shots")
     check_warp(warp)
@@ -124,7 +136,9 @@ def sampler(
         def uniform(*shape: int) -> Tensor:
             return torch.rand(*shape, generator=generator, device=generator.device).to(device)
 
-        classes = uniform(count, len(images.names)).topk(way, 1).indices  # [t, way]
+        classes = uniform(count, upright).topk(way, 1).indices  # [t, way]
+        if apart:
+            classes = classes + upright * (uniform(count, way) * images.turns).long()
         beyond = torch.arange(widest, device=device) >= lengths[classes][..., None]
         order = uniform(count, way, widest).masked_fill(beyond, 2.0).argsort(-1)  # of the pictures of a class
         rows = images.offsets[:-1][classes][..., None] + order[..., : shot + query]
