@@ -4,7 +4,19 @@ import pytest
 import torch
 
 from warmstart.benches import cold_step, neighbours, peers
-from warmstart.benches.cold_step import KNOWN, SHARE, STATE, WORKLOADS, batches, memory, network, run, share
+from warmstart.benches.cold_step import (
+    FITTED,
+    KNOWN,
+    SHARE,
+    STATE,
+    WORKLOADS,
+    as_fitted,
+    batches,
+    memory,
+    network,
+    run,
+    share,
+)
 from warmstart.benches.timing import Plan
 from warmstart.benches.updates import RATIO, TIME, stepwise
 from warmstart.core import functional
@@ -72,6 +84,9 @@ def test_a_memory_grows_with_users_and_a_regulariser_does_not(monkeypatch):
     assert held["at_paml", KNOWN[1]] > held["at_paml", KNOWN[0]] + 1
     told = share(CPU, ONCE, lambda *words: None)
     assert {row.metric for row in told} == {SHARE} and len(told) == len(WORKLOADS) - 1
+    told = share(CPU, ONCE, lambda *words: None, FITTED, [as_fitted(one) for one in WORKLOADS[1::2]])
+    assert {row.setting["workload"] for row in told} == {FITTED}
+    assert {as_fitted(one).config.inner_steps for one in WORKLOADS} == {3}
     state = functional(network(CPU), FAST).params
     assert all(leaf.dtype == torch.float32 for leaf in leaves(state))
 

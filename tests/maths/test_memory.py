@@ -123,9 +123,10 @@ def test_entries_are_moved_then_written_and_searched_where_they_then_are():
     assert torch.equal(old.entry, filled_memory(key, old.entry[:, :-1], old.used).entry)
 
 
-def test_blocks_find_what_a_whole_look_finds():
+@pytest.mark.parametrize("size", [16 * 40, 3 * 127, 6 * 7])
+def test_blocks_find_what_a_whole_look_finds(size):
     torch.manual_seed(4)
-    memory = filled(16 * 40, 3, 100)
+    memory = filled(size, 3, size // 6)
     query = torch.randn(9, 3)
     place, real = nearest(memory, query, torch.full((9,), EMPTY), 5)
     distance = torch.cdist(query, memory.entry[:, :-2])

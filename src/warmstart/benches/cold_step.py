@@ -2,6 +2,7 @@
 
 The preference model with the vocabularies of MovieLens-1M, of which only the decision layers are adapted; users of 40
 ratings shown and 10 judged, one inner step. The peer of every workload is the loop of PAML, which has no memory.
+What a memory costs is also told at the settings that `fit` trains with, which have three inner steps.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from warmstart.engine.memory import peak_bytes
 from warmstart.engine.meta import Feed, meta_update
 from warmstart.engine.noise import generator
 from warmstart.engine.stage import COMPILED, PLAIN, TRACED
+from warmstart.estimators.preference_networks import NETWORKS
 from warmstart.learners import at_paml, melu, paml, reg_paml
 from warmstart.maths.memory import Memory, filled_memory
 from warmstart.models.likelihoods import squared
@@ -40,6 +42,7 @@ ITEM, USER = Columns(1, (641, 8), (20, 2_177)), Columns(0, (4, 9, 23, 571))
 BAG = 6
 BATCHES = 4
 SHARE, STATE, PEAK = "time relative to paml", "state", "peak"
+MEMORY, FITTED = "memory of users", "memory of users, as fit trains"
 KNOWN = (1_000, 10_000)  # users in the memory
 FINER = 3  # times as many repeats for ratios near one
 
@@ -90,6 +93,11 @@ WORKLOADS = tuple(
 )
 
 
+def as_fitted(workload: Workload) -> Workload:
+    config = NETWORKS[workload.name.split(",")[0]][1]
+    return workload._replace(config=replace(config, warm_up=0) if isinstance(config, at_paml.Config) else config)
+
+
 def ways(device: torch.device) -> dict[str, Way]:
     found = {"plain": stepwise(PLAIN), "traced": stepwise(TRACED)}
     if device.type == "cuda":
@@ -109,7 +117,8 @@ def run(
     if only:
         return results
     with one_thread():
-        more = [*share(where, plan, bar("memory of users")), *memory(where)]
+        more = [*share(where, plan, bar(MEMORY)), *memory(where)]
+        more += share(where, plan, bar(FITTED), FITTED, [as_fitted(one) for one in WORKLOADS])
     return replace(results, rows=(*results.rows, *more))
 
 
@@ -122,11 +131,14 @@ def filled(memory: Memory, users: int) -> Memory:
     return filled_memory(torch.where(place < users, place, -1), entry, torch.zeros_like(memory.used))
 
 
-def share(device: torch.device, plan: Plan, progress: Report) -> list[Row]:
-    """Time of the others' update relative to PAML's, measured in turns with it; captured on a CUDA device."""
+def share(
+    device: torch.device, plan: Plan, progress: Report, name: str = MEMORY, workloads: Sequence[Workload] = WORKLOADS
+) -> list[Row]:
+    """Time of the others' update relative to PAML's, measured in turns with it, on a CPU of the processor, so that
+    others' work does not count; captured on a CUDA device."""
     feeds, contenders = batches(device), []
     model = functional(network(device), FAST)
-    for workload in WORKLOADS:
+    for workload in workloads:
         learner = workload.build(model, squared, workload.config, TRACED)
         state = learner.init(model.params)
         if isinstance(state, at_paml.State):
@@ -146,15 +158,15 @@ def share(device: torch.device, plan: Plan, progress: Report) -> list[Row]:
             return call
 
         contenders.append(Contender(workload.name, device, begin))
-    often = plan._replace(repeats=FINER * plan.repeats)
+    often = plan._replace(repeats=FINER * plan.repeats, processor=device.type == "cpu")
     medians = dict(zip((one.name for one in contenders), interleave(contenders, often, progress), strict=True))
-    setting = {"workload": "memory of users", "device": device.type}
+    setting = {"workload": name, "device": device.type}
     return [
         make_row(
-            name, setting, SHARE, {i: a / b for i, (a, b) in enumerate(zip(took, medians["paml"], strict=True))}, "x"
+            one, setting, SHARE, {i: a / b for i, (a, b) in enumerate(zip(took, medians["paml"], strict=True))}, "x"
         )
-        for name, took in medians.items()
-        if name != "paml"
+        for one, took in medians.items()
+        if one != "paml"
     ]
 
 
@@ -163,7 +175,7 @@ def memory(device: torch.device) -> list[Row]:
     found, feed = [], batches(device)[0]
     model = functional(network(device), FAST)
     for users in KNOWN:
-        setting = {"workload": "memory of users", "device": device.type, "users": users}
+        setting = {"workload": MEMORY, "device": device.type, "users": users}
         for name, learner in (
             ("reg_paml", reg_paml.build(model, squared, reg_paml.Config(), TRACED)),
             ("at_paml", at_paml.build(model, squared, at_paml.Config(memory=users, ways=8), TRACED)),
@@ -178,10 +190,11 @@ def memory(device: torch.device) -> list[Row]:
 
 
 def sections(results: Results) -> list[Section]:
-    own = [row for row in results.rows if row.setting["workload"] == "memory of users"]
+    own = [row for row in results.rows if row.setting["workload"] in (MEMORY, FITTED)]
     found = tables(replace(results, rows=tuple(row for row in results.rows if row not in own)))
     if own:
-        columns = [Column("time, x paml", SHARE, {}, 2)]
+        columns = [Column("time, x paml", SHARE, {"workload": MEMORY}, 2)]
+        columns += [Column("as fit trains, x paml", SHARE, {"workload": FITTED}, 2)]
         for users in KNOWN:
             columns += [Column(f"{m}, {users:,} users (MiB)", m, {"users": users}, 1) for m in (STATE, PEAK)]
         names = list(dict.fromkeys(row.method for row in own))

@@ -105,7 +105,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         """The rate, and the part of it that is the user's own."""
         own, warm = rate_of(theta["rates"], h, cfg.rate), done < cfg.warm_up
         whole = own + kernel_mean(h, *near, real, cfg.sharpness, cfg.floor)
-        return torch.where(warm, cfg.warm_rate, whole), torch.where(warm, cfg.warm_rate, own)
+        return whole.masked_fill(warm, cfg.warm_rate), own.masked_fill(warm, cfg.warm_rate)
 
     def start(state: State, descriptor: Tree) -> Inner:
         """A new user is nobody in the memory."""
@@ -139,9 +139,9 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         return Delta(grads, used, posted(tasks.key, h, kept)), Info(loss, rates.sum())
 
     def posted(key: Tensor, h: Tensor, kept: Tensor) -> Rows:
-        quotient = torch.div(key, sets, rounding_mode="floor").to(h.dtype)
-        numbers = torch.stack([torch.ones_like(quotient), quotient, quotient**2], -1)
-        return Rows(key % sets, torch.cat([numbers, h, kept.unsqueeze(-1)], -1), h.new_empty(sets, 0))
+        quotient = torch.div(key, sets, rounding_mode="floor").to(h.dtype).unsqueeze(-1)
+        row = torch.cat([torch.ones_like(quotient), quotient, quotient * quotient, h, kept.unsqueeze(-1)], -1)
+        return Rows(key % sets, row, h.new_empty(sets, 0))
 
     judged = stage.run(gradients)
 
@@ -160,12 +160,13 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
 
         A user who came twice has the same entry twice, as long as both have the same descriptor.
         """
-        total: Tensor = dense(box._replace(row=box.row[:, :3].double())).index_select(0, box.place)
+        numbers, entry = torch.split(box.row, [3, box.row.shape[1] - 3], 1)
+        total: Tensor = dense(box._replace(row=numbers.double())).index_select(0, box.place)
         number, quotient, square = total.unbind(-1)
-        alone = (number > 0) & (number * square - quotient**2 < 0.5)  # 1 and more where whole numbers differ
-        quotient = quotient / torch.where(number > 0, number, 1.0)
-        own = torch.where(box.row[:, :1] > 0, box.row[:, :1], 1.0)  # more than one user's where ranks have added up
-        return quotient.round().long() * sets + box.place, box.row[:, 3:] / own, alone
+        # number * square - quotient^2 is 0 for one whole number that came `number` times, else number - 1 and more
+        alone = number * (square - 0.5) < quotient * quotient
+        key = (quotient / number.clamp(min=1)).long() * sets + box.place
+        return key, entry / numbers[:, :1].clamp(min=1), alone  # of several where ranks have added up
 
     return Learner(
         init, start, step, finish, predict, meta_grad, update, steps=cfg.inner_steps, capturable=cfg.search == "exact"

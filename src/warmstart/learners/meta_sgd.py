@@ -20,7 +20,7 @@ from torch import Tensor
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Task, Tree, task_loss
 from warmstart.core.trees import add, expand, tree_map, zeros_like
 from warmstart.engine.stage import PLAIN, Stage
-from warmstart.engine.unroll import unroll, value_and_grad
+from warmstart.engine.unroll import unroll
 from warmstart.maths.descent import Inner, descent, finish
 from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, Info, State, outer
@@ -89,14 +89,15 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         return loss({**slow, **phi}, query)
 
     loop = unroll(descend, stage, cfg.recompute)
-    judged = value_and_grad(judge, stage)
+    judged, pulled_back = stage.differentiate(judge)  # tables of slow parameters get one gradient, not one per task
 
     def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
         fast, slow = model.split(state.theta["params"])
         count = len(tasks.key)
         first = Inner(expand(fast, count), expand(inner_loop.start(fast).opt, count))
         inner, tape = loop.run(shared_by_all(state.theta), first, tasks.support, (), cfg.inner_steps)
-        value, slow_grad, cotangent = judged(slow, inner.phi, tasks.query)
+        value, saved = judged(slow, inner.phi, tasks.query)
+        slow_grad, cotangent = pulled_back(saved, torch.ones_like(value))
         through, pulled = loop.pull(tape, Inner(cotangent, zeros_like(inner.opt)))
         fast_grad = tree_map(lambda leaf: leaf.sum(0), pulled.phi)
         fast_grad = add(fast_grad, through["fast"]) if cfg.shrink else fast_grad
@@ -105,6 +106,6 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         by_rates = through["rates"]
         if cfg.relative:
             by_rates = tree_map(torch.mul, by_rates, rates_of(state.theta))
-        return Delta({"params": ordered, "rates": by_rates}), Info(value)
+        return Delta({"params": ordered, "rates": by_rates}), Info(value.sum(0))
 
     return Learner(init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps or cfg.inner_steps)

@@ -19,7 +19,6 @@ from warmstart.core import InputError
 SEARCHES = ("exact", "tree", "faiss")
 EMPTY = -1
 FAR = 1e30  # |vector|^2 where there is none: more than any, and finite, as all that is saved must be
-BLOCK = 16
 
 
 class Memory(NamedTuple):
@@ -73,26 +72,36 @@ def nearest(memory: Memory, query: Tensor, own: Tensor, k: int, how: str = "exac
     place = _exact(query, memory.entry, count) if how == "exact" else _host(query, memory, count, how)
     key = memory.key.index_select(0, place.flatten()).reshape(place.shape)
     real = (key != EMPTY) & (key != own.unsqueeze(-1))
-    kept = real & (real.long().cumsum(-1) <= k)
+    kept = real & (real.cumsum(-1) <= k)
     return Near(place, kept.to(query.dtype))
 
 
 def _exact(query: Tensor, entry: Tensor, count: int) -> Tensor:
-    """By |v|^2 - 2 q.v, one product of matrices, in which the same for every entry, |q|^2, is left out.
+    """By q.v - |v|^2 / 2, one product of matrices, which is less the farther: in -|q - v|^2 / 2 all else is one number.
 
     The nearest are in the blocks whose own nearest are nearest, so most entries are looked at once.
     """
-    one = query.new_ones(*query.shape[:-1], 1)
-    asked = torch.cat([-2 * query, 0 * one, one], -1)
-    distance = entry @ asked.movedim(-1, 0)  # [m, *t], at which a CPU is faster
-    blocks = len(entry) // BLOCK
-    if blocks * BLOCK != len(entry) or blocks < 4 * count:
-        return torch.topk(distance, count, 0, largest=False).indices.movedim(0, -1)
-    nearest_of = distance.reshape(BLOCK, blocks, *distance.shape[1:]).amin(0).movedim(0, -1)
-    block = torch.topk(nearest_of, count, largest=False, sorted=False).indices
-    place = (block.unsqueeze(-1) + blocks * torch.arange(BLOCK, device=entry.device)).flatten(-2)
-    found = torch.topk(distance.movedim(0, -1).gather(-1, place), count, largest=False).indices
+    one = (*query.shape[:-1], 1)
+    asked = torch.cat([query, query.new_zeros(one), query.new_full(one, -0.5)], -1)
+    near = entry @ asked.movedim(-1, 0)  # [m, *t], at which a CPU is faster
+    size, block = len(entry), _block(len(entry), count)
+    if not block:
+        return torch.topk(near, count, 0).indices.movedim(0, -1)
+    nearest_of = near.reshape(block, -1, *near.shape[1:]).amax(0).movedim(0, -1)
+    first = torch.topk(nearest_of, count, sorted=False).indices
+    place = (first.unsqueeze(-1) + torch.arange(0, size, size // block, device=entry.device)).flatten(-2)
+    found = torch.topk(near.movedim(0, -1).gather(-1, place), count).indices
     return place.gather(-1, found)
+
+
+def _block(size: int, count: int) -> int:
+    """Entries in a block, so that there are about as many blocks as entries in `count` of them; 0 for no blocks.
+
+    >>> _block(10_000, 21), _block(100, 21), _block(3 * 127, 21)
+    (20, 0, 0)
+    """
+    fitting = [block for block in range(4, size // (4 * count) + 1) if size % block == 0]
+    return min(fitting, key=lambda block: abs(block - (size / count) ** 0.5), default=0)
 
 
 def _host(query: Tensor, memory: Memory, count: int, how: str) -> Tensor:
@@ -145,8 +154,8 @@ def _faiss() -> Any:
 
 
 def entries(memory: Memory, place: Tensor) -> Entries:
-    found = F.embedding(place, memory.entry)
-    return Entries(found[..., :-2], found[..., -2])
+    vector, value, _ = torch.split(F.embedding(place, memory.entry), [memory.entry.shape[1] - 2, 1, 1], -1)
+    return Entries(vector, value.squeeze(-1))
 
 
 def kernel_mean(query: Tensor, vector: Tensor, value: Tensor, real: Tensor, sharpness: float, floor: float) -> Tensor:
@@ -161,7 +170,7 @@ def kernel_mean(query: Tensor, vector: Tensor, value: Tensor, real: Tensor, shar
 def _shares(query: Tensor, vector: Tensor, real: Tensor, sharpness: float, floor: float) -> tuple[Tensor, Tensor]:
     """How far apart, [*t, k, d], and what an entry counts, [*t, k]."""
     apart = query.unsqueeze(-2) - vector
-    s = torch.exp(-sharpness * (apart**2).sum(-1)) * real
+    s = torch.exp(-sharpness * (apart * apart).sum(-1)) * real
     return apart, s / (s.sum(-1, keepdim=True) + floor)
 
 
@@ -176,7 +185,7 @@ class _KernelMean(torch.autograd.Function):
 
     @staticmethod
     def forward(query: Tensor, vector: Tensor, value: Tensor, real: Tensor, sharpness: float, floor: float) -> Tensor:
-        return (_shares(query, vector, real, sharpness, floor)[1] * value).sum(-1)
+        return (_shares(query, vector, real, sharpness, floor)[1] * value).sum(-1, keepdim=True).squeeze(-1)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -198,33 +207,30 @@ def remember(
 ) -> Memory:
     """Entries [n, d + 1] written down where `real`, each in the set of places that is the remainder of its key: over
     the one of the same key, else over the one that was least recently used. Two of one set must be the same. Before
-    that, entries are moved."""
+    that, entries are moved. `now` is later than all that was before."""
+    used = memory.used
     if moved is not None:
-        seen = torch.where(moved.real, now, -torch.inf)
-        memory = memory._replace(used=memory.used.scatter_reduce(0, moved.place, seen, "amax"))
+        used = used.scatter_reduce(0, moved.place, torch.where(moved.real, now, EMPTY), "amax")
     group = key % sets
-    same = memory.key.view(sets, -1)[group] == key.unsqueeze(1)
-    way = torch.where(same, -torch.inf, memory.used.view(sets, -1)[group]).argmin(1)
-    place = group * (len(memory.key) // sets) + way
-
-    def put(old: Tensor, new: Tensor) -> Tensor:
-        return old.index_copy(0, place, torch.where(real, new.to(old.dtype), old[place]))
-
+    held = memory.key.view(sets, -1).index_select(0, group)
+    way = torch.where(held == key.unsqueeze(1), -torch.inf, used.view(sets, -1).index_select(0, group)).argmin(1)
+    place = group * held.shape[1] + way
     where, by = moved[:2] if moved else (place[:0], memory.entry[:0])
-    rewritten = _rewritten(memory.entry, where, by, place, entry, real)
-    return Memory(put(memory.key, key), rewritten, put(memory.used, now.expand(len(key))))
+    return Memory(
+        memory.key.index_copy(0, place, torch.where(real, key, memory.key.index_select(0, place))),
+        _rewritten(memory.entry, where, by, place, entry, real),
+        used.scatter_reduce(0, place, torch.where(real, now, EMPTY), "amax"),
+    )
 
 
 @torch.library.custom_op("warmstart::rewritten", mutates_args=())
 def _rewritten(table: Tensor, where: Tensor, by: Tensor, place: Tensor, row: Tensor, real: Tensor) -> Tensor:
     """Rows moved, then rows put: an operation, so that the table is copied once, which is most of the cost."""
     new = table.clone().index_add_(0, where, by)
-    put = torch.cat([row, torch.zeros_like(row[:, :1])], 1)
-    new.index_copy_(0, place, torch.where(real.unsqueeze(-1), put, new.index_select(0, place)))
-    changed = torch.cat([where, place])
-    rows = new.index_select(0, changed)
-    new[:, -1].index_copy_(0, changed, torch.where(rows[:, -1] < FAR, _square(rows[:, :-2]), FAR))
-    return new
+    moved = new.index_select(0, where)
+    new[:, -1].index_copy_(0, where, _square(moved[:, :-2]).masked_fill_(moved[:, -1] >= FAR, FAR))
+    put = torch.cat([row, _square(row[:, :-1]).unsqueeze(1)], 1)
+    return new.index_copy_(0, place, torch.where(real.unsqueeze(1), put, new.index_select(0, place)))
 
 
 @_rewritten.register_fake
@@ -233,4 +239,4 @@ def _(table: Tensor, where: Tensor, by: Tensor, place: Tensor, row: Tensor, real
 
 
 def _square(vector: Tensor) -> Tensor:
-    return (vector**2).sum(-1)
+    return (vector * vector).sum(-1)

@@ -66,23 +66,38 @@ def from_users(
     pool: Pool, tasks: int, part: int, fewer: float, seed: int, noise: Noise = Noise(), groups: int = 4
 ) -> Source:
     """Meta-batches of `tasks` users of similar length, one in `part` of whose rows is judged and the others shown;
-    a share `fewer` of the users shows a random number of them, often a small one."""
+    a share `fewer` of the users shows a random number of them, often a small one. Rows are padded to the longest user
+    of their bucket, or to a half, a quarter and so on of it where all who are drawn fit: one may be far longer."""
     parts = [ids.to(pool.y.device) for ids in buckets(pool.lengths.cpu(), groups)]
     share = torch.tensor([float(len(ids)) for ids in parts])
-    widths = [int(pool.lengths[ids].max()) for ids in parts]
+    widths = [_halvings(int(pool.lengths[ids].max()), int(pool.lengths[ids].min())) for ids in parts]
 
     def source(step: int) -> Feed:
         which = int(torch.multinomial(share, 1, generator=generator(seed, step, 0, 1)))
-        ids, width = parts[which], widths[which]
+        ids, (width, *narrower) = parts[which], widths[which]
         draw = generator(seed, step, 0, device=pool.y.device)
         chosen = ids[torch.randint(len(ids), (tasks,), generator=draw, device=ids.device)]
         cut = torch.rand(2, tasks, generator=draw, device=ids.device)
         shown = torch.where(cut[0] < fewer, (cut[1] ** 3 * (width + 1)).long(), width)
-        query = max(width // part, 1)
-        task = episodes(pool, chosen, width - query, query, draw, shown, width, part)
+        longest = int(pool.lengths[chosen].max()) if narrower else width
+        padded = min(most for most in (width, *narrower) if most >= longest)
+        query = max(padded // part, 1)
+        task = episodes(pool, chosen, padded - query, query, draw, shown, width, part)
         return Feed(task, train_noise(noise, tasks, draw))
 
     return source
+
+
+def _halvings(longest: int, shortest: int) -> list[int]:
+    """The longest, its half, rounded up, and so on, as far as the shortest fits.
+
+    >>> _halvings(100, 20)
+    [100, 50, 25]
+    """
+    found = [longest]
+    while found[-1] > 1 and -(-found[-1] // 2) >= shortest:
+        found.append(-(-found[-1] // 2))
+    return found
 
 
 def from_family(
