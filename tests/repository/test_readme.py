@@ -131,6 +131,17 @@ def test_pictures():
     assert f"and holds {whole['memory held']:.1f} GiB" in said
 
 
+def test_colour_pictures():
+    results, said = load(ROOT / "results/tiny_imagenet.full.json"), re.sub(r"\s+", " ", README)
+    at = {
+        name: f"{mean(results, name, 'accuracy', {'way': 5, 'shot': 1}):.1f} %"
+        for name in ("gem_head, warped", "maml, warped", "maml", "gem_head", "protonet", "abml")
+    }
+    assert f"pictures `gem_head` has {at['gem_head, warped']} and MAML {at['maml, warped']};" in said
+    plain = f"MAML has {at['maml']}, `gem_head` {at['gem_head']}, prototypical networks {at['protonet']}"
+    assert f"{plain} and ABML {at['abml']}." in said
+
+
 def test_own_pictures():
     results, said = load(ROOT / "results/own_pictures.full.json"), re.sub(r"\s+", " ", README)
 

@@ -8,7 +8,10 @@ import torch
 from warmstart.baselines import protonet
 from warmstart.cli.writing import write_report
 from warmstart.core import InputError, Prediction
+from warmstart.core.trees import tree_map
 from warmstart.engine.files import read_tensors
+from warmstart.engine.loop import silent
+from warmstart.engine.stage import PLAIN
 from warmstart.learners import imaml, maml, scratch
 from warmstart.studies import cost, few_shot, omniglot, tiny_imagenet
 from warmstart.studies.few_shot import ACCURACY, ALONE, APART, ECE, Network, Parts, Size, one_by_one, run_study
@@ -17,7 +20,7 @@ from warmstart.tasks.class_split import load_split
 from warmstart.tasks.images import draw_episodes, make_images, with_rotations
 from warmstart.tasks.omniglot import read_omniglot, split_omniglot
 from warmstart.tasks.warps import SLIGHT
-from warmstart.training.train import Plan
+from warmstart.training.train import Plan, Trained
 
 SIDE, EACH = 12, 8
 LOOKED = [("fomaml, mirrored", 6, 12), ("fomaml, mirrored", 12, 12)] + [
@@ -143,6 +146,24 @@ def test_warped_rows_differ_in_training_alone(parts, tmp_path):
     assert "best baseline, protonet" in outcome.verdict and "imaml_head" in outcome.verdict
     kept = [few_shot.kept_name(name, cell(learners, parts, size)) for name in names]
     assert len({name.rpartition("-")[2] for name in kept}) == len(names)
+
+
+def test_the_luckiest_look_must_beat_the_last_state_on_more_tasks(parts, monkeypatch):
+    """Whichever of the two tells classes apart is kept; a network of zeros does not."""
+    found = []
+
+    def trained(place):
+        def train(learner, state, source, plan, look, **_):
+            blank = state._replace(theta=tree_map(torch.zeros_like, state.theta))
+            found[:] = (state, blank) if place == 0 else (blank, state)
+            return Trained(found[0], 0.0, 1, found[1])
+
+        monkeypatch.setattr(few_shot, "train", train)
+        where = cell({"protonet": LEARNERS["protonet"]}, parts, TINY)
+        return few_shot.trained("protonet", where, PLAIN, silent, None)[1]
+
+    for place in (0, 1):
+        assert trained(place) is found[place]
 
 
 def test_a_row_may_come_after_another(parts, tmp_path):

@@ -103,7 +103,7 @@ def fit_method(
         return mean_error(predictor(name, learner, state, joined), judged, problem.likelihood, sizes)
 
     if name == "scratch":  # nothing to train
-        return learner, Trained(state, validate(state), 0)
+        return learner, Trained(state, validate(state), 0, state)
     if record is not None and folder is not None:
         replay(folder, record)
     return learner, train(

@@ -37,6 +37,10 @@ ALL = (
     "abml",
     "gem_bml_plus",
     "gem_head",
+    "protonet, warped",
+    "maml, warped",
+    "abml, warped",
+    "gem_head, warped",
 )
 DESCENT: dict[str, Any] = {"inner_lr": 0.01, "inner_steps": 5, "test_steps": 10}
 LEARNERS = entries(

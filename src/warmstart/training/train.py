@@ -37,6 +37,7 @@ class Trained(NamedTuple):
     state: Any
     value: float  # on the validation tasks; nan without any
     step: int  # where that was reached
+    last: Any  # the state that training ended with
 
 
 class Best(NamedTuple):
@@ -82,8 +83,8 @@ def train(
         record=record,
     )
     if validate is None:
-        return Trained(last, float("nan"), plan.steps)
-    return Trained(memo.state, float(memo.value), int(memo.step))
+        return Trained(last, float("nan"), plan.steps, last)
+    return Trained(memo.state, float(memo.value), int(memo.step), last)
 
 
 def early_stopping(state: Any, validate: Callable[[Any], float], patience: int) -> Watch:
