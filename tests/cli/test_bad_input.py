@@ -229,6 +229,11 @@ def test_unknown_study_or_benchmark(cli, verb):
     refused(cli(verb, "nothing-like-it"), "nothing-like-it", "--list")
 
 
+def test_a_model_of_texts_for_a_study_without(cli, tmp_path):
+    refused(cli("study", "sine", "--texts", "mini", "-o", tmp_path / "out"), "--texts", "select_weak", "got sine")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     "line",
     [

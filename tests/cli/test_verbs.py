@@ -227,6 +227,18 @@ def test_study_merges_rows_over_runs(cli, tmp_path, monkeypatch):
     assert ((out / "results.json").read_bytes(), (out / "report.html").read_bytes()) == before
 
 
+def test_a_study_of_texts_is_told_its_model(cli, monkeypatch):
+    models, plain_run = [], fake_study([])
+
+    def run(preset, seeds, only, data, device, progress, folder, model=None):
+        models.append(model)
+        return plain_run(preset, seeds, only, data, device, progress, folder)
+
+    monkeypatch.setattr("warmstart.studies.select_weak.run", run)
+    assert cli("study", "select_weak", "--texts", "mini").code == cli("study", "select_weak").code == 0
+    assert models == ["mini", None]
+
+
 def test_studies_are_the_modules_that_run(cli):
     import warmstart.studies.population
     import warmstart.studies.sine

@@ -74,6 +74,14 @@ def test_an_ambiguous_column_is_refused():
         table(example(), columns=[Column("error", "mse")])
 
 
+def test_a_row_of_just_the_setting_comes_before_one_of_more():
+    content = results(
+        make_row("m", {"set": "a"}, "mse", {0: 1.0}), make_row("m", {"set": "a", "texts": "b"}, "mse", {0: 2.0})
+    )
+    assert texts(table(content)) == {"m": ["1.00", "2.00"]}
+    assert texts(table(content, columns=[Column("b", "mse", {"texts": "b"}, 2)])) == {"m": ["2.00"]}
+
+
 def test_columns_made_alone_tell_apart_what_differs():
     content = results(
         make_row("m", {"way": 5, "shot": 1}, "accuracy", {0: 97.125}, unit="%"),

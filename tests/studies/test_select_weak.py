@@ -97,7 +97,7 @@ def test_sets_of_the_paper_are_run_where_they_are_and_named_where_not(tmp_path, 
     assert "not at hand: chemprot." in found.sections[0].prose
 
 
-def test_texts_may_be_embedded_by_a_model(tmp_path, monkeypatch):
+def test_vectors_of_a_model_stand_beside_tf_idf(tmp_path, monkeypatch):
     write(tmp_path / "data" / "sms")
     monkeypatch.setitem(select_weak.PRESETS, "quick", select_weak.Preset(("sms",), 1, 40, 1))
     asked = []
@@ -108,11 +108,28 @@ def test_texts_may_be_embedded_by_a_model(tmp_path, monkeypatch):
 
     monkeypatch.setattr(select_weak.sentences, "embed", embedded)
     for model in ("org/mini", "org/mini", "other/mini"):
-        found = select_weak.run(data=tmp_path / "data", only=[ALONE], folder=tmp_path / "kept", model=model)
-    assert asked == ["org/mini", "other/mini"]
+        found = select_weak.run("quick", (0, 1), [ALONE], tmp_path / "data", folder=tmp_path / "kept", model=model)
+    assert asked == ["org/mini", "other/mini"]  # once for all seeds
     names = [file.name for file in (tmp_path / "kept").iterdir()]
-    assert len(names) == 2 and all(re.fullmatch(r"sms 0 mini [0-9a-f]{8}\.json", name) for name in names)
-    assert found.results.rows[0].setting == {"set": "sms", "texts": "mini"}
+    assert len(names) == 4 and all(re.fullmatch(r"sms [01] TF-IDF and mini [0-9a-f]{8}\.json", name) for name in names)
+    assert found.results.rows[0].setting == {"set": "sms", "texts": "TF-IDF and mini"}
+
+
+def test_rows_have_tf_idf_then_vectors_then_one(tmp_path):
+    write(tmp_path / "sms")
+    wrench = select_weak.read_wrench(tmp_path, "sms")
+    vectors = [torch.tensor([[len(text) / 50, 2.0, 1.0] for text in part.texts]) for part in wrench[1:]]
+    plain, both = (select_weak.make_problem(wrench, True, 40, 0, more) for more in ((), vectors))
+    for one, two, more in zip(parts(plain), parts(both), vectors, strict=True):
+        torch.testing.assert_close(two, torch.cat([one[:, :-1], more], 1))
+        assert (two == 1).all(0).sum() == 1
+    (first,) = (wrench.train.votes[:, 0] >= 0).nonzero()
+    own = both.x[torch.from_numpy(first)]
+    torch.testing.assert_close(both.sources.gram[0], own.T @ own)
+
+
+def parts(problem):
+    return problem.x, problem.labelled.x, problem.asked
 
 
 def test_a_folder_is_one_model_from_wherever_it_is_named(tmp_path, monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import inspect
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,6 +34,12 @@ def study(
     only: Annotated[
         list[str] | None, typer.Option(metavar="ROW", help="Run these methods or settings only; may be repeated.")
     ] = None,
+    texts: Annotated[
+        str | None,
+        typer.Option(
+            metavar="MODEL", help="Sentence embeddings beside TF-IDF (select_weak): a folder of sentence-transformers."
+        ),
+    ] = None,
     output: Folder = None,
     seed: Seed = 0,
     device: Device = "auto",
@@ -49,7 +56,7 @@ def study(
         return
     count = seeds or (3 if preset is Preset.full else 1)
     chosen = pick(found, name, "study")
-    carry_out(voice, chosen, preset.value, range(seed, seed + count), only or [], data, device, output)
+    carry_out(voice, chosen, preset.value, range(seed, seed + count), only or [], data, device, output, texts)
 
 
 def carry_out(
@@ -61,12 +68,18 @@ def carry_out(
     data: Path | None,
     device: str,
     output: Path | None,
+    texts: str | None = None,
 ) -> None:
     """Run one study, print and write what it found; what it keeps to be resumed goes when it has ended."""
+    from warmstart.core import InputError
+
+    name, more = module.__name__.rpartition(".")[2], {} if texts is None else {"model": texts}
+    if not set(more) <= set(inspect.signature(module.run).parameters):
+        raise InputError("a study of texts for --texts, such as select_weak", name, "leave --texts out")
     check_writable(output)
     unfinished = None if output is None else output / "unfinished"
     with voice.bars() as bar:
-        outcome = module.run(preset, seeds, only, data, device, bar, unfinished and unfinished / preset)
-    voice.document(tell(voice, outcome, f"Study {module.__name__.rpartition('.')[2]}, {preset}", output, merged=True))
+        outcome = module.run(preset, seeds, only, data, device, bar, unfinished and unfinished / preset, **more)
+    voice.document(tell(voice, outcome, f"Study {name}, {preset}", output, merged=True))
     if unfinished is not None:
         shutil.rmtree(unfinished, ignore_errors=True)

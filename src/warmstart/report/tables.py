@@ -153,6 +153,7 @@ def _find(rows: Sequence[Row], method: str, column: Column) -> Row | None:
     wanted = column.setting.items()
     matches = [row for row in rows if row.method == method and row.metric == column.metric]
     matches = [row for row in matches if wanted <= row.setting.items()]
+    matches = [row for row in matches if row.setting == column.setting] or matches
     if len(matches) > 1:
         raise InputError(
             f"one result of {method} for column '{column.label}'",

@@ -2,9 +2,9 @@
 
 Table 3 of the paper on the sets of WRENCH that are at hand, with the rows that a sceptic asks for: the validation
 labels alone, functions ranked by their accuracy or at random, majority vote and label models, with and without the
-validation labels among the training rows, and the true labels of all training rows. Texts are TF-IDF, or from Python
-what a `model` of sentence-transformers makes of them; models are linear (selection/closed_form.py). Test labels are
-looked at once.
+validation labels among the training rows, and the true labels of all training rows. Texts are TF-IDF, and with a
+`model` of sentence-transformers its vectors beside that; models are linear (selection/closed_form.py). Test labels
+are looked at once.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def run(
     model: str | Path | None = None,
 ) -> Outcome:
     """On the CPU. With a folder, a run that was interrupted goes on where it stopped. With a model, a folder or a name
-    of sentence-transformers, texts are its embeddings."""
+    of sentence-transformers, texts are TF-IDF and its embeddings."""
     check_names(only, METHODS)
     data = given(data, "WRENCH")
     began, chosen = time.perf_counter(), PRESETS[preset]
@@ -135,6 +135,7 @@ def run(
         if name in MAY_LACK and not at_hand(data, name):
             continue
         wrench = read_wrench(data, name)
+        vectors = cache(partial(vectors_of, wrench, model))
         for seed in seeds:
             report = (progress or (lambda label: silent))(f"{name}, seed {seed}")
             kept = None if folder is None else folder / f"{' '.join([name, str(seed), *marked(model)])}.json"
@@ -142,7 +143,7 @@ def run(
             if set(names) <= set(before):
                 found.setdefault(name, {})[seed] = before
                 continue
-            problem = make_problem(wrench, name in F1_SETS, chosen.dimensions, seed, model)
+            problem = make_problem(wrench, name in F1_SETS, chosen.dimensions, seed, vectors())
             scores = judge(problem, name, names, chosen, report)
             found.setdefault(name, {})[seed] = scores
             if kept is not None:
@@ -153,8 +154,8 @@ def run(
 
 
 def described(model: str | Path | None) -> dict[str, str]:
-    """What a setting says of texts that are not TF-IDF."""
-    return {} if model is None else {"texts": Path(model).name}
+    """What a setting says of texts that are not TF-IDF alone."""
+    return {} if model is None else {"texts": f"TF-IDF and {Path(model).absolute().name}"}
 
 
 def marked(model: str | Path | None) -> list[str]:
@@ -165,8 +166,17 @@ def marked(model: str | Path | None) -> list[str]:
     return [*described(model).values(), hashlib.sha256(whole.encode()).hexdigest()[:8]]
 
 
-def make_problem(wrench: Wrench, f1: bool, dimensions: int, seed: int, model: str | Path | None = None) -> Problem:
-    x, own, asked = embed(wrench[1:], dimensions, seed) if model is None else sentences.embed(wrench[1:], model)
+def vectors_of(wrench: Wrench, model: str | Path | None) -> Sequence[Tensor]:
+    """What a model makes of the texts; nothing where there is none."""
+    return () if model is None else sentences.embed(wrench[1:], model)
+
+
+def make_problem(wrench: Wrench, f1: bool, dimensions: int, seed: int, vectors: Sequence[Tensor] = ()) -> Problem:
+    """TF-IDF of the texts, and beside it their `vectors` of a model, [n, d] of each part."""
+    parts = embed(wrench[1:], dimensions, seed)
+    if vectors:
+        parts = [torch.cat([own[:, :-1], more], 1) for own, more in zip(parts, vectors, strict=True)]  # ones once
+    x, own, asked = parts
     classes = len(wrench.classes)
     labelled = closed_form.label(own, torch.from_numpy(wrench.validation.label), classes, seed=seed)
     sources = closed_form.of_votes(x, torch.from_numpy(wrench.train.votes), classes)
