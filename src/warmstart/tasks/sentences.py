@@ -66,5 +66,5 @@ def load(model: str | Path, download: bool = False, device: str = "cpu") -> Any:
             raise InputError(f"a model of sentence-transformers in folder {folder}", found, remedy) from None
         if download:
             raise InputError(f"a folder or a model '{model}' to download", found, "check the name") from None
-        remedy = "name a folder, or pass download=True"
+        remedy = "name a folder; from Python, download=True fetches it"
         raise InputError(f"a folder or a model '{model}' downloaded before", "neither", remedy) from None
