@@ -91,6 +91,13 @@ def test_a_memory_grows_with_users_and_a_regulariser_does_not(monkeypatch):
     assert all(leaf.dtype == torch.float32 for leaf in leaves(state))
 
 
+def test_what_a_memory_costs_may_be_asked_for_alone(monkeypatch):
+    monkeypatch.setattr(cold_step, "TRACED", PLAIN)
+    monkeypatch.setattr(cold_step, "WORKLOADS", WORKLOADS[1::2])
+    found = run("cpu", plan=ONCE, only=[FITTED]).rows
+    assert {(row.method, row.setting["workload"], row.metric) for row in found} == {(WORKLOADS[-1].name, FITTED, SHARE)}
+
+
 def test_every_search_is_timed_and_judged():
     results = neighbours.run("cpu", plan=ONCE, sizes=(1000,), only=["exact", "tree"])
     recall = {row.method: row.mean for row in results.rows if row.metric == neighbours.RECALL}

@@ -129,6 +129,14 @@ def test_saved_results_come_back(tmp_path):
     assert load(tmp_path / "new" / "results.json") == content
 
 
+def test_values_are_written_to_nine_digits_and_their_summary_follows(tmp_path):
+    row = make_row("m", {}, "mse", {0: 1 / 3, 1: 2e-15 / 3, 2: -1 / 3 + 1e-12})  # a mean that nearly cancels
+    save(results(row), tmp_path / "r.json")
+    (found,) = load(tmp_path / "r.json").rows
+    assert found.values == (0.333333333, 6.66666667e-16, -0.333333333)
+    assert found.low == pytest.approx(row.low, rel=1e-8) and found.mean == pytest.approx(2e-16 / 0.9, rel=1e-8)
+
+
 def test_the_file_has_the_promised_keys_and_a_row_a_line(tmp_path):
     save(results(make_row("m", {"shot": 1}, "mse", {0: [1.0, 3.0]})), tmp_path / "r.json")
     text = (tmp_path / "r.json").read_text()

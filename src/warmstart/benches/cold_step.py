@@ -112,13 +112,16 @@ def run(
     plan: Plan = Plan(),
     workloads: Sequence[Workload] = WORKLOADS,
 ) -> Results:
-    results = compare("cold_step", workloads, device, progress, plan, ways, only)
+    """`only` may name what a memory costs, too."""
+    rest = [name for name in only if name not in (MEMORY, FITTED)]
+    results = compare("cold_step", workloads if rest or not only else (), device, progress, plan, ways, rest)
     where, bar = choose_device(device), progress or (lambda label: silent)
-    if only:
-        return results
+    more: list[Row] = []
     with one_thread():
-        more = [*share(where, plan, bar(MEMORY)), *memory(where)]
-        more += share(where, plan, bar(FITTED), FITTED, [as_fitted(one) for one in WORKLOADS])
+        if MEMORY in only or not only:
+            more += [*share(where, plan, bar(MEMORY)), *memory(where)]
+        if FITTED in only or not only:
+            more += share(where, plan, bar(FITTED), FITTED, [as_fitted(one) for one in WORKLOADS])
     return replace(results, rows=(*results.rows, *more))
 
 

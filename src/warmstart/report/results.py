@@ -76,9 +76,9 @@ def merge(old: Results, new: Results) -> Results:
 
 
 def save(results: Results, path: str | Path) -> None:
-    """Write JSON, one row a line, atomically."""
+    """Write JSON, one row a line, atomically; values to nine digits, of which no study knows more."""
     head = {key: getattr(results, key) for key in ("study", "preset", "device", "versions", "command", "date")}
-    body = ",\n".join("  " + json.dumps(_row_json(row)) for row in results.rows)
+    body = ",\n".join("  " + json.dumps(_row_json(row), separators=(",", ":")) for row in results.rows)
     opening = json.dumps(head, indent=1).removesuffix("\n}")
     write_text(Path(path), f'{opening},\n "rows": [\n{body}\n ]\n}}\n')
 
@@ -127,7 +127,8 @@ def _lines(old: str, new: str) -> str:
 
 
 def _row_json(row: Row) -> dict[str, Any]:
-    mean, low, high = (_null(number) for number in row.interval)
+    row = replace(row, values=_rounded(row.values, 9), errors=_rounded(row.errors, 9))
+    mean, low, high = (_null(number) for number in _rounded(row.interval, 10))  # read to a relative error of 1e-9
     return {
         "method": row.method,
         "setting": row.setting,
@@ -163,6 +164,10 @@ def _read_row(item: Any) -> Row:
     if item["n"] != row.n or not np.allclose(stored, row.interval, rtol=1e-9, atol=1e-12, equal_nan=True):
         raise ValueError(f"the summary of {row.method} does not follow from its values")
     return row
+
+
+def _rounded(numbers: Sequence[float], digits: int) -> tuple[float, ...]:
+    return tuple(float(f"{number:.{digits}g}") for number in numbers)
 
 
 def _null(number: float) -> float | None:
