@@ -131,6 +131,17 @@ def test_pictures():
     assert f"and holds {whole['memory held']:.1f} GiB" in said
 
 
+def test_updates_of_users():
+    rows = load(ROOT / "results/cold_step.full.json").rows
+    found = [
+        row.mean
+        for row in rows
+        if row.metric == "ratio" and row.method == "traced, CUDA graph" and row.setting["against"] == "loop on cuda"
+    ]
+    assert len(found) == 4
+    assert f"is {min(found):.0f} to {max(found):.0f} times as fast on an H200" in re.sub(r"\s+", " ", README)
+
+
 def test_colour_pictures():
     results, said = load(ROOT / "results/tiny_imagenet.full.json"), re.sub(r"\s+", " ", README)
     at = {
