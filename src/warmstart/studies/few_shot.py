@@ -45,7 +45,7 @@ TEST, VALIDATION = 30_000, 40_000  # seeds of the episodes
 CHUNK = {"cpu": 1, "cuda": 100}  # test tasks at once: on a CPU stacked convolutions gain nothing
 SINGLE = 10_000  # pictures at once where every query picture is seen alone, each with the support
 SEEN_ALONE = 75  # query pictures of a task that are, spread evenly: 20-way there are 300, and each needs a support
-MORE = 5  # times the validation tasks, to choose between the best state and the last
+MORE = 2  # times the validation tasks, to choose between the best state and the last
 BLOCK = 4  # meta-batches drawn at a time
 Predictor: TypeAlias = Callable[[Task], Prediction]
 
@@ -223,6 +223,8 @@ def trained(name: str, cell: Cell, stage: Stage, report: Report, folder: Path | 
     source = from_family(draw, size.tasks[way], seed, learner.noise, device, block=BLOCK)
     look = partial(wrong, tasks=validation(cell))
     found = train(learner, state, source, plan, look, stage=stage, folder=folder, progress=report)
+    if found.step == plan.steps:
+        return learner, found.last
     # the luckiest of many looks is not the best state: it has to beat the last one, of a rate near zero, on more tasks
     more = validation(cell, size.query, MORE)
     return learner, min(found.state, found.last, key=partial(wrong, tasks=more))
@@ -244,9 +246,9 @@ def portion(plan: Plan, share: float) -> Plan:
 
 
 def validation(cell: Cell, query: int = 5, times: int = 1) -> Task:
-    """Tasks to stop by; to calibrate on, with as many query pictures of a class as are judged; `times` as many."""
+    """Tasks to stop by; to calibrate on, with as many query pictures as are judged; or so many times others."""
     draw = sampler(cell.parts.validation, *cell.setting, query)
-    return draw(times * cell.size.looks, generator(VALIDATION, cell.seed))
+    return draw(times * cell.size.looks, generator(VALIDATION + times - 1, cell.seed))
 
 
 def settle(predict: Predictor, validation: Task) -> float:
