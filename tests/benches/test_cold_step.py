@@ -7,6 +7,7 @@ from warmstart.benches import cold_step, neighbours, peers
 from warmstart.benches.cold_step import (
     FITTED,
     KNOWN,
+    MEMORY,
     SHARE,
     STATE,
     WORKLOADS,
@@ -82,7 +83,7 @@ def test_a_memory_grows_with_users_and_a_regulariser_does_not(monkeypatch):
     held = {(r.method, r.setting["users"]): r.mean for r in memory(CPU) if r.metric == STATE}
     assert held["reg_paml", KNOWN[0]] == held["reg_paml", KNOWN[1]]
     assert held["at_paml", KNOWN[1]] > held["at_paml", KNOWN[0]] + 1
-    told = share(CPU, ONCE, lambda *words: None)
+    told = share(CPU, ONCE, lambda *words: None, MEMORY, WORKLOADS)
     assert {row.metric for row in told} == {SHARE} and len(told) == len(WORKLOADS) - 1
     told = share(CPU, ONCE, lambda *words: None, FITTED, [as_fitted(one) for one in WORKLOADS[1::2]])
     assert {row.setting["workload"] for row in told} == {FITTED}

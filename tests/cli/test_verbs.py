@@ -230,8 +230,8 @@ def test_study_merges_rows_over_runs(cli, tmp_path, monkeypatch):
 def test_a_study_of_texts_is_told_its_model(cli, monkeypatch):
     models, plain_run = [], fake_study([])
 
-    def run(preset, seeds, only, data, device, progress, folder, model=None):
-        models.append(model)
+    def run(preset, seeds, only, data, device, progress, folder, texts=None):
+        models.append(texts)
         return plain_run(preset, seeds, only, data, device, progress, folder)
 
     monkeypatch.setattr("warmstart.studies.select_weak.run", run)

@@ -108,7 +108,7 @@ def test_vectors_of_a_model_stand_beside_tf_idf(tmp_path, monkeypatch):
 
     monkeypatch.setattr(select_weak.sentences, "embed", embedded)
     for model in ("org/mini", "org/mini", "other/mini"):
-        found = select_weak.run("quick", (0, 1), [ALONE], tmp_path / "data", folder=tmp_path / "kept", model=model)
+        found = select_weak.run("quick", (0, 1), [ALONE], tmp_path / "data", folder=tmp_path / "kept", texts=model)
     assert asked == ["org/mini", "other/mini"]  # once for all seeds
     names = [file.name for file in (tmp_path / "kept").iterdir()]
     assert len(names) == 4 and all(re.fullmatch(r"sms [01] TF-IDF and mini [0-9a-f]{8}\.json", name) for name in names)

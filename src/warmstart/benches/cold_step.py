@@ -18,7 +18,7 @@ from warmstart.benches import peers
 from warmstart.benches.timing import Contender, Plan, interleave, one_thread
 from warmstart.benches.updates import LOOP, Way, Workload, compare, stepwise, whole
 from warmstart.benches.updates import sections as tables
-from warmstart.core import Columns, functional, make_batch, make_task
+from warmstart.core import Columns, check_names, functional, make_batch, make_task
 from warmstart.core.trees import leaves, to_device
 from warmstart.engine.capture import capture
 from warmstart.engine.device import choose_device
@@ -113,13 +113,16 @@ def run(
     workloads: Sequence[Workload] = WORKLOADS,
 ) -> Results:
     """`only` may name what a memory costs, too."""
+    check_names(
+        only, [*(one.name for one in workloads), *ways(choose_device(device)), MEMORY, FITTED], "workloads or ways"
+    )
     rest = [name for name in only if name not in (MEMORY, FITTED)]
     results = compare("cold_step", workloads if rest or not only else (), device, progress, plan, ways, rest)
     where, bar = choose_device(device), progress or (lambda label: silent)
     more: list[Row] = []
     with one_thread():
         if MEMORY in only or not only:
-            more += [*share(where, plan, bar(MEMORY)), *memory(where)]
+            more += [*share(where, plan, bar(MEMORY), MEMORY, WORKLOADS), *memory(where)]
         if FITTED in only or not only:
             more += share(where, plan, bar(FITTED), FITTED, [as_fitted(one) for one in WORKLOADS])
     return replace(results, rows=(*results.rows, *more))
@@ -134,10 +137,8 @@ def filled(memory: Memory, users: int) -> Memory:
     return filled_memory(torch.where(place < users, place, -1), entry, torch.zeros_like(memory.used))
 
 
-def share(
-    device: torch.device, plan: Plan, progress: Report, name: str = MEMORY, workloads: Sequence[Workload] = WORKLOADS
-) -> list[Row]:
-    """Time of the others' update relative to PAML's, measured in turns with it, on a CPU of the processor, so that
+def share(device: torch.device, plan: Plan, progress: Report, name: str, workloads: Sequence[Workload]) -> list[Row]:
+    """Time of the others' update relative to PAML's, measured in turns with it; on a CPU in processor time, so that
     others' work does not count; captured on a CUDA device."""
     feeds, contenders = batches(device), []
     model = functional(network(device), FAST)

@@ -73,7 +73,7 @@ def carry_out(
     """Run one study, print and write what it found; what it keeps to be resumed goes when it has ended."""
     from warmstart.core import InputError
 
-    name, more = module.__name__.rpartition(".")[2], {} if texts is None else {"model": texts}
+    name, more = module.__name__.rpartition(".")[2], {} if texts is None else {"texts": texts}
     if not set(more) <= set(inspect.signature(module.run).parameters):
         raise InputError("a study of texts for --texts, such as select_weak", name, "leave --texts out")
     check_writable(output)

@@ -121,10 +121,10 @@ def run(
     device: str = "auto",
     progress: Callable[[str], Report] | None = None,
     folder: Path | None = None,
-    model: str | Path | None = None,
+    texts: str | Path | None = None,
 ) -> Outcome:
-    """On the CPU. With a folder, a run that was interrupted goes on where it stopped. With a model, a folder or a name
-    of sentence-transformers, texts are TF-IDF and its embeddings."""
+    """On the CPU. With a folder, a run that was interrupted goes on where it stopped. With `texts`, a
+    folder or a name of sentence-transformers, they are TF-IDF and its embeddings."""
     check_names(only, METHODS)
     data = given(data, "WRENCH")
     began, chosen = time.perf_counter(), PRESETS[preset]
@@ -135,10 +135,10 @@ def run(
         if name in MAY_LACK and not at_hand(data, name):
             continue
         wrench = read_wrench(data, name)
-        vectors = cache(partial(vectors_of, wrench, model))
+        vectors = cache(partial(vectors_of, wrench, texts))
         for seed in seeds:
             report = (progress or (lambda label: silent))(f"{name}, seed {seed}")
-            kept = None if folder is None else folder / f"{' '.join([name, str(seed), *marked(model)])}.json"
+            kept = None if folder is None else folder / f"{' '.join([name, str(seed), *marked(texts)])}.json"
             before = read_json(kept) if kept is not None and kept.exists() else {}
             if set(names) <= set(before):
                 found.setdefault(name, {})[seed] = before
@@ -148,7 +148,7 @@ def run(
             found.setdefault(name, {})[seed] = scores
             if kept is not None:
                 write_json(kept, scores)
-    rows = rows_of(found, names if only else [*names, BEST], described(model))
+    rows = rows_of(found, names if only else [*names, BEST], described(texts))
     results = make_results("select_weak", preset, "cpu", called(), rows)
     return Outcome(results, sections(results, chosen), verdict(rows, time.perf_counter() - began))
 

@@ -1,4 +1,4 @@
-"""Texts as numbers by a pre-trained language model, in place of TF-IDF (extra `text`, sentence-transformers).
+"""Texts as numbers by a pre-trained language model, instead of or beside TF-IDF (extra `text`, sentence-transformers).
 
     x = [unit vector of the text, unit vector of its relation, 1]
 
