@@ -97,7 +97,8 @@ LEARNERS = entries(
     },
     {WARPED: SLIGHT, MIRRORED: SLIGHT._replace(mirror="classes")},
 )
-LEARNERS["maml, mirrored"] = LEARNERS["maml, mirrored"]._replace(share=2.0)  # the paper's 60,000 updates
+for name in ("maml" + WARPED, "maml" + MIRRORED):
+    LEARNERS[name] = LEARNERS[name]._replace(share=2.0)  # the paper's 60,000 updates
 SIZES = {
     "quick": Size(
         ("nearest_centroid", "protonet", "fomaml", "maml"),
