@@ -2,8 +2,8 @@
 
 Table 2 of Zou and Lu (2020) and of the papers it cites: 1,200 characters to train, turned by multiples of 90
 degrees as further classes, the rest to test. MAML's inner rate and steps are its paper's at 5 ways and were found on
-validation classes at 20; updates are half as many, but for *maml, mirrored*, at a rate that falls to zero. What differs
-is on the methods' pages.
+validation classes at 20; updates are half as many, but for MAML's on warped and mirrored drawings, at a rate that
+falls to zero. What differs is on the methods' pages.
 """
 
 from __future__ import annotations
