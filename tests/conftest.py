@@ -69,6 +69,12 @@ def plain_pictures(monkeypatch):
         monkeypatch.setattr(f"warmstart.estimators.{module}.fastest_stage", lambda *_: PLAIN)
 
 
+@pytest.fixture
+def plain_preferences(monkeypatch):
+    """The same for networks of preferences."""
+    monkeypatch.setattr("warmstart.training.preferences.TRACED", PLAIN)
+
+
 @pytest.fixture(scope="session")
 def shared_data():
     """The folder of public datasets: WARMSTART_DATA, or shared/data beside the repository."""

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from warmstart.engine.stage import PLAIN
 from warmstart.estimators.meta_learner import MetaLearner
 from warmstart.estimators.methods import METHODS
 from warmstart.estimators.preference_learner import PreferenceLearner
@@ -16,7 +17,9 @@ from warmstart.tasks.roles import Roles
 from warmstart.training.preferences import Schedule
 from warmstart.training.train import Plan
 
+BAYES = ("abml", "bmaml", "gem_bml", "gem_bml_plus", "gem_mixture", "kl_chaser", "llama", "platipus", "pmaml")
 LESS = {"scratch": {"test_steps": 5}, "imaml": {"inner_steps": 2, "solve_steps": 2}}  # settings that save time
+LESS |= dict.fromkeys(BAYES, {"inner_steps": 2, "test_steps": 3})
 PLAN = Plan(steps=12, every=6, tasks=8, support=4, query=3)
 
 
@@ -60,7 +63,9 @@ def fitted(tables):
             rows, about = tables
             old = rows[rows["user"] < "u020"]
             model = MetaLearner(method, LESS.get(method, {}), PLAN, trials=1, device="cpu")
-            kept[method] = model.fit(old, Roles("user", "y"), about)
+            with pytest.MonkeyPatch.context() as patch:  # over before programs would be recorded
+                patch.setattr("warmstart.estimators.fitting.TRACED", PLAIN)
+                kept[method] = model.fit(old, Roles("user", "y"), about)
         return kept[method]
 
     return get

@@ -64,15 +64,15 @@ def judged(model, theta, task, prox, head_prox=None):
     return F.cross_entropy(model.apply({**slow, **found}, task.query.x), task.query.y.long()).item()
 
 
-@pytest.mark.parametrize("curvature", ["hessian", "gauss_newton"])
-def test_meta_gradient_is_that_of_finite_differences_of_the_minimum(model, tasks, curvature):
-    learner = imaml.build(model, multiclass, replace(SOLVED, curvature=curvature))
-    state = learner.init(model.params)
-    grad = learner.meta_grad(state, tasks, ())[0].grad
-    assert set(grad) == set(model.params)
-    for name in state.theta:
-        wanted = slopes(model, state.theta, name, tasks, SOLVED.prox)
-        torch.testing.assert_close(grad[name], wanted, rtol=1e-4, atol=1e-6)
+def test_meta_gradient_is_that_of_finite_differences_of_the_minimum(model, tasks):
+    """With either curvature, which are one for a head."""
+    wanted = {name: slopes(model, model.params, name, tasks, SOLVED.prox) for name in model.params}
+    for curvature in ("hessian", "gauss_newton"):
+        learner = imaml.build(model, multiclass, replace(SOLVED, curvature=curvature))
+        grad = learner.meta_grad(learner.init(model.params), tasks, ())[0].grad
+        assert set(grad) == set(model.params)
+        for name, leaf in grad.items():
+            torch.testing.assert_close(leaf, wanted[name], rtol=1e-4, atol=1e-6)
 
 
 def slopes(model, theta, name, tasks, *pulls):
