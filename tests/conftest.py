@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from warmstart.engine.stage import PLAIN
 from warmstart.tasks.ratings import make_ratings
 
 settings.register_profile("house", deadline=None, derandomize=True, database=None, max_examples=30)
@@ -50,6 +51,28 @@ def fresh_settings():
 def float64(fresh_settings):
     """Double precision for one test; `fresh_settings` takes it back."""
     torch.set_default_dtype(torch.float64)
+
+
+@pytest.fixture(scope="module")
+def few_looks():
+    """Models of pictures stop by a few validation tasks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warmstart.estimators.picture_fitting.VALIDATION_TASKS", 5)
+        yield
+
+
+@pytest.fixture
+def plain_pictures(monkeypatch):
+    """Trainings of a few updates are over before their programs would be recorded."""
+    monkeypatch.setattr("warmstart.estimators.picture_fitting.TRACED", PLAIN)
+    for module in ("picture_fitting", "picture_comparison"):
+        monkeypatch.setattr(f"warmstart.estimators.{module}.fastest_stage", lambda *_: PLAIN)
+
+
+@pytest.fixture
+def plain_preferences(monkeypatch):
+    """The same for networks of preferences."""
+    monkeypatch.setattr("warmstart.training.preferences.TRACED", PLAIN)
 
 
 @pytest.fixture(scope="session")

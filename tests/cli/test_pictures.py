@@ -37,7 +37,7 @@ def refused(done, *words):
 
 
 @pytest.fixture(scope="module")
-def gallery(cli, tmp_path_factory):
+def gallery(cli, few_looks, tmp_path_factory):
     """data, support and query folders, a model of prototypes and one with a head: not to be written to."""
     folder = tmp_path_factory.mktemp("gallery")
     for c in range(12):
@@ -49,7 +49,8 @@ def gallery(cli, tmp_path_factory):
     done = cli(*line, "-o", folder / "model", "--json")
     assert done.code == 0 and done.err == "", done.err
     (folder / "fit.json").write_text(done.out)
-    done = cli(*line, "--method", "fomaml", "-o", folder / "head", "--quiet")
+    few = ("--set", "inner_steps=1", "--set", "test_steps=1")
+    done = cli(*line, "--method", "fomaml", *few, "-o", folder / "head", "--quiet")
     assert (done.code, done.out, done.err) == (0, "", "")
     return folder
 
@@ -282,6 +283,7 @@ def test_export_writes_a_file_that_says_what_adapt_says(cli, here):
         assert dict(zip(names, row.tolist(), strict=True)) == pytest.approx(said["probabilities"], abs=1e-5)
 
 
+@pytest.mark.usefixtures("plain_pictures")
 def test_fit_tunes_compares_and_turns(cli, here):
     line = ("fit", "data", "--images", "--way", "3", *FAST, "--steps", "4", "--every", "4")
     done = cli(*line, "--method", "auto", "--trials", "2", "--rotations", "--no-warp", "-o", "tuned")

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from warmstart.engine.stage import PLAIN
 from warmstart.estimators.meta_learner import MetaLearner
 from warmstart.estimators.methods import METHODS
 from warmstart.estimators.preference_learner import PreferenceLearner
@@ -16,7 +17,9 @@ from warmstart.tasks.roles import Roles
 from warmstart.training.preferences import Schedule
 from warmstart.training.train import Plan
 
+BAYES = ("abml", "bmaml", "gem_bml", "gem_bml_plus", "gem_mixture", "kl_chaser", "llama", "platipus", "pmaml")
 LESS = {"scratch": {"test_steps": 5}, "imaml": {"inner_steps": 2, "solve_steps": 2}}  # settings that save time
+LESS |= {name: {"inner_steps": 2, "test_steps": 3} for name in BAYES}
 PLAN = Plan(steps=12, every=6, tasks=8, support=4, query=3)
 
 
@@ -60,7 +63,9 @@ def fitted(tables):
             rows, about = tables
             old = rows[rows["user"] < "u020"]
             model = MetaLearner(method, LESS.get(method, {}), PLAN, trials=1, device="cpu")
-            kept[method] = model.fit(old, Roles("user", "y"), about)
+            with pytest.MonkeyPatch.context() as patch:  # over before programs would be recorded
+                patch.setattr("warmstart.estimators.fitting.TRACED", PLAIN)
+                kept[method] = model.fit(old, Roles("user", "y"), about)
         return kept[method]
 
     return get
@@ -88,6 +93,7 @@ def preference_models(cinema):
     roles = Roles("user", "rating", item="film", time="time")
     module, config = NETWORKS["reg_paml"]
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warmstart.training.preferences.TRACED", PLAIN)
         patch.setitem(PREFERENCES, "reg_paml", network_method(module.build, config, {}, schedule=Schedule(epochs=1)))
         return {
             name: PreferenceLearner(name, given).fit(cinema.ratings, roles, cinema.users, cinema.films)
@@ -126,6 +132,7 @@ def click_models(arcade):
     roles = Roles("user", "clicked", item="film", time="time")
     module, config = NETWORKS["melu"]
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("warmstart.training.preferences.TRACED", PLAIN)
         patch.setitem(PREFERENCES, "melu", network_method(module.build, config, {}, schedule=Schedule(epochs=1)))
         return {
             name: PreferenceLearner(name, given).fit(arcade.log, roles, arcade.users, arcade.films)

@@ -195,6 +195,7 @@ def test_evaluation_tells_log_loss_and_auc_beside_every_rival(click_models, arca
 
 
 @pytest.mark.parametrize("name", [*NETWORKS, "reg_paml_weighted"])
+@pytest.mark.usefixtures("plain_preferences")
 def test_networks_learn_clicks_and_are_saved(name, monkeypatch, arcade, events, tmp_path):
     module, config = NETWORKS[name.removesuffix("_weighted")]
     network = {"network": WEIGHTED} if name.endswith("_weighted") else {}

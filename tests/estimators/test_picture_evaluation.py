@@ -24,7 +24,7 @@ def images():
 
 
 @pytest.fixture(scope="module")
-def fitted(images):
+def fitted(images, few_looks):
     plan = Plan(steps=15, tasks=4, query=2, every=15)
     return {name: PictureLearner(3, 1, name, plan=plan, device="cpu").fit(images) for name in ("protonet", "fomaml")}
 
@@ -53,6 +53,7 @@ def test_more_shots_are_more_pictures_of_the_same_tasks(images):
     assert torch.equal(alone.support.x["pixels"][7], tasks.support.x["pixels"][1])
 
 
+@pytest.mark.usefixtures("plain_pictures")
 def test_a_page_has_every_baseline_at_every_number_of_shots(fitted, images):
     outcome = evaluate(fitted["fomaml"], images, tasks=4)
     assert {row.method for row in outcome.results.rows} == {"fomaml", "nearest_centroid", "linear_head", "protonet"}
@@ -70,6 +71,7 @@ def test_a_page_has_every_baseline_at_every_number_of_shots(fitted, images):
     assert ours.mean == accuracy["fomaml"]  # the same tasks, whichever numbers of shots are judged
 
 
+@pytest.mark.usefixtures("plain_pictures")
 def test_a_model_is_not_its_own_rival(fitted, images):
     outcome = evaluate(fitted["protonet"], images, tasks=2)
     assert [line.label for line in outcome.sections[0].table.lines] == ["protonet", "nearest_centroid", "linear_head"]

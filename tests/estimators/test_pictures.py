@@ -19,6 +19,7 @@ from warmstart.tasks.warps import SLIGHT
 from warmstart.training.train import Plan
 
 PLAN = Plan(steps=20, tasks=4, query=2, every=20)
+FEW = Plan(steps=4, tasks=4, query=2, every=4)
 SHORT = Plan(steps=2, tasks=2, query=2, every=2)
 METHODS = ("protonet", "fomaml", "gem_head", "imaml_head")
 
@@ -52,13 +53,15 @@ def shown_and_asked(images, classes, shot=1):
 
 
 @pytest.fixture(scope="module")
-def images():
+def images(few_looks):
     return bars()
 
 
 @pytest.fixture(scope="module")
 def fitted(images):
-    return {name: PictureLearner(3, 1, name, plan=PLAN, device="cpu").fit(images) for name in METHODS}
+    """Prototypes that were trained, and others hardly."""
+    plans = {name: PLAN if name == "protonet" else FEW for name in METHODS}
+    return {name: PictureLearner(3, 1, name, plan=plan, device="cpu").fit(images) for name, plan in plans.items()}
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -205,12 +208,14 @@ def test_episodes_drawn_ahead_fit_in_memory():
     assert blocks(PLAN, 5 * 20 * 3 * 84 * 84) == 1
 
 
+@pytest.mark.usefixtures("plain_pictures")
 def test_a_run_resumes_only_itself(images, tmp_path):
     PictureLearner(3, 1, "protonet", plan=SHORT, device="cpu").fit(images, folder=tmp_path)
     PictureLearner(3, 1, "protonet", plan=SHORT, seed=1, device="cpu").fit(images, folder=tmp_path)
     assert len(list(tmp_path.rglob("checkpoint.safetensors"))) == 2
 
 
+@pytest.mark.usefixtures("plain_pictures")
 def test_auto_takes_the_method_and_the_trial_with_the_least_validation_loss(images, tmp_path):
     learner = PictureLearner(3, 1, plan=SHORT, trials=2, device="cpu").fit(images, folder=tmp_path)
     assert {name: len(trials) for name, trials in learner.trials_.items()} == {"protonet": 2, "gem_head": 2}
@@ -221,6 +226,7 @@ def test_auto_takes_the_method_and_the_trial_with_the_least_validation_loss(imag
     assert len(list(tmp_path.rglob("checkpoint.safetensors"))) == 4
 
 
+@pytest.mark.usefixtures("plain_pictures")
 def test_turned_classes_are_trained_on_and_only_that(images, monkeypatch, tmp_path):
     seen = []
 
@@ -244,6 +250,7 @@ def test_turned_classes_are_trained_on_and_only_that(images, monkeypatch, tmp_pa
         PictureLearner(3, 1, plan=SHORT, rotations=True, size=(16, 12), device="cpu").fit(images)
 
 
+@pytest.mark.usefixtures("plain_pictures")
 def test_pictures_to_train_on_are_bent_and_others_are_not(images, monkeypatch, tmp_path):
     warps = []
 
@@ -272,12 +279,14 @@ def test_models_of_before_had_no_warp(fitted, tmp_path):
     assert PictureLearner.load(tmp_path / "model").warp is False
 
 
+@pytest.mark.usefixtures("plain_pictures")
 def test_a_second_fit_is_a_new_model(images):
     learner = PictureLearner(3, 1, "protonet", plan=SHORT, device="cpu")
     assert learner.fit(images).fitted.shape == (1, 16, 16)
     assert learner.fit(bars(side=12)).fitted.shape == (1, 12, 12) and learner.notes_ == ()
 
 
+@pytest.mark.usefixtures("plain_pictures")
 def test_colour_is_learned_with_pooling(images, tmp_path):
     colour = images._replace(pixels=images.pixels.expand(-1, 3, -1, -1).contiguous())
     few = {"inner_steps": 1, "test_steps": 1}

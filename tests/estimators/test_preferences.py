@@ -379,6 +379,7 @@ def test_a_network_of_ones_own_is_one_entry(cinema, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))
+@pytest.mark.usefixtures("plain_preferences")
 def test_a_network_is_saved_opened_and_tells_its_rates(name, monkeypatch, cinema, events, tmp_path):
     module, config = NETWORKS[name]
     short = network_method(module.build, config, {}, schedule=Schedule(epochs=2, look=1))

@@ -45,6 +45,7 @@ def test_every_method_is_judged_paired_and_kept(simulated, monkeypatch, tmp_path
     assert [row.values for row in again.results.rows] == [row.values for row in outcome.results.rows]
 
 
+@pytest.mark.usefixtures("plain_preferences")
 def test_learners_see_validation_users_and_are_trained_once_for_a_configuration(simulated, monkeypatch):
     entry, made = cold_clicks.ENTRIES["reg_paml, content only"], []
 

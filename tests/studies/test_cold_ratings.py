@@ -43,6 +43,7 @@ def test_every_method_is_judged_at_every_size_and_paired(simulated):
     assert "preference_bayes" in outcome.verdict and outcome.sections[0].svg.startswith("<svg")
 
 
+@pytest.mark.usefixtures("plain_preferences")
 def test_learners_have_rates_figures_and_differences(simulated, monkeypatch, tmp_path):
     names = ("bias", "reg_paml", "transfer", "reg_paml, content only", "melu, content only")
     monkeypatch.setitem(cold_ratings.PRESETS, "quick", Preset(names, 1, 1.0))

@@ -64,6 +64,21 @@ def bars(first, count):
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def stacked():
+    """Pictures this small are judged sooner in stacks of tasks."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(few_shot.CHUNK, "cpu", 100)
+        yield
+
+
+def run_plain(*arguments):
+    """A study of trainings so short that they are over before their programs would be recorded."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(few_shot, "fastest_stage", lambda *_: PLAIN)
+        return run_study(*arguments)
+
+
 @pytest.fixture(scope="module")
 def parts():
     return Parts(bars(0, 20), bars(20, 6), bars(26, 10))
@@ -72,7 +87,7 @@ def parts():
 @pytest.fixture(scope="module")
 def outcome(parts):
     published = {("maml", 3, 1): 98.7}
-    return run_study(
+    return run_plain(
         "omniglot", "quick", TINY, parts, Network(4, True), LEARNERS, published, [0, 1], [], "cpu", None, None
     )
 
@@ -140,7 +155,7 @@ def test_warped_rows_differ_in_training_alone(parts, tmp_path):
     assert learners["imaml_head"].fast == "head.*" and learners["protonet, warped"].warp == SLIGHT
     names = ("protonet", "protonet, warped", "imaml_head", "imaml_head, warped")
     size = TINY._replace(methods=names, settings=(Setting(3, 1),))
-    outcome = run_study("omniglot", "quick", size, parts, Network(4, True), learners, {}, [0], [], "cpu", None, None)
+    outcome = run_plain("omniglot", "quick", size, parts, Network(4, True), learners, {}, [0], [], "cpu", None, None)
     found = {row.method: row for row in outcome.results.rows if row.metric == "NLL"}
     assert set(found) == set(names) and len({row.mean for row in found.values()}) == len(names)
     assert "best baseline, protonet" in outcome.verdict and "imaml_head" in outcome.verdict
@@ -185,7 +200,7 @@ def test_a_row_may_come_after_another(parts, tmp_path):
         return lambda done, of, words: told.append((label, done, of))
 
     arguments = ("omniglot", "quick", size, parts, Network(4, True), learners, {}, [0], [], "cpu", progress, tmp_path)
-    run_study(*arguments)
+    run_plain(*arguments)
     assert told == [(f"{name}, 3-way 1-shot, seed 0", done, of) for name, done, of in LOOKED]
     names = [few_shot.kept_name(name, cell(learners, parts, size)) for name in size.methods]
     first, second = (read_tensors(tmp_path / name / "checkpoint.safetensors")[0] for name in names)
@@ -279,7 +294,7 @@ def test_a_training_that_diverged_is_shown_as_such(parts):
     wild = entries({"maml": lambda at: maml.Config(inner_lr=0.1, outer_lr=1e30)})
     size = TINY._replace(methods=("nearest_centroid", "maml"), settings=(Setting(3, 1),))
     turned = Parts(*(with_rotations(part) for part in parts))
-    outcome = run_study("omniglot", "quick", size, turned, Network(4, True), wild, {}, [0], [], "cpu", None, None)
+    outcome = run_plain("omniglot", "quick", size, turned, Network(4, True), wild, {}, [0], [], "cpu", None, None)
     lines = {line.label: line.cells for line in outcome.sections[0].table.lines}
     assert [cell.text for cell in lines["maml"][:3]] == ["not finite"] * 3  # together, alone and apart
     assert "nearest_centroid" in outcome.verdict

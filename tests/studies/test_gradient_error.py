@@ -5,6 +5,7 @@ import torch
 
 from warmstart.core import InputError
 from warmstart.engine.noise import generator
+from warmstart.engine.stage import PLAIN
 from warmstart.studies import gradient_error
 from warmstart.studies.gradient_error import BOUND, GEM, NOISE, SIZE, Preset, all_rows, draw_task, errors, log_marginal
 
@@ -30,6 +31,7 @@ def test_more_inner_steps_come_closer_and_gradient_em_is_closer_throughout(corre
 
 def test_the_study_says_who_is_closer(monkeypatch):
     monkeypatch.setitem(gradient_error.PRESETS, "quick", Preset((1, 3), 4))
+    monkeypatch.setattr(gradient_error, "TRACED", PLAIN)  # few steps: recording them takes longer
     outcome = gradient_error.run(seeds=(0, 1))
     assert len(outcome.results.rows) == 8 and all(len(section.table.lines) == 2 for section in outcome.sections)
     assert "4 of 4 settings" in outcome.verdict

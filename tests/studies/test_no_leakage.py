@@ -56,6 +56,7 @@ PLAIN = [name for name, entry in cold_ratings.ENTRIES.items() if not entry.learn
 
 
 @pytest.mark.parametrize("name", [*PLAIN, *NETWORKS, *cold_ratings.STACKS])
+@pytest.mark.usefixtures("plain_preferences")
 def test_ratings(name, simulated_ratings, monkeypatch):
     clean, marked = worlds(rated, simulated_ratings, PAPER)
     if name in NETWORKS:
@@ -75,6 +76,7 @@ def test_ratings(name, simulated_ratings, monkeypatch):
 
 
 @pytest.mark.parametrize("name", [*(n for n, entry in cold_clicks.ENTRIES.items() if not entry.learns), *NETWORKS])
+@pytest.mark.usefixtures("plain_preferences")
 def test_clicks(name, simulated_ratings):
     clean, marked = worlds(clicked, simulated_ratings, CLICKS)
     entry = cold_clicks.ENTRIES[name]

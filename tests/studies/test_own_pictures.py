@@ -16,7 +16,7 @@ CLASSES, EACH = 40, 12
 
 
 @pytest.fixture
-def small(monkeypatch, tmp_path):
+def small(few_looks, plain_pictures, monkeypatch, tmp_path):
     draw = torch.Generator().manual_seed(0)
     own = torch.rand(CLASSES, 1, 1, 12, 12, generator=draw)
     noisy = 0.6 * own + 0.4 * torch.rand(CLASSES, EACH, 1, 12, 12, generator=draw)
@@ -30,7 +30,7 @@ def small(monkeypatch, tmp_path):
 
 
 def test_every_method_is_run_as_pictures_are_and_warped(small):
-    names = ["nearest_centroid", "linear_head", "imaml_head"]
+    names = ["nearest_centroid", "linear_head", "gem_head"]
     outcome = own_pictures.run(only=names, data=small, device="cpu")
     found = {(row.method, row.setting["warped"], row.metric): row for row in outcome.results.rows}
     assert set(found) == {(name, warped, metric) for name in names for warped in (0, 1) for metric in (ACCURACY, NLL)}

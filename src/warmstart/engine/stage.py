@@ -19,6 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, fx
+from torch._guards import TracingContext, tracing
+from torch._subclasses import FakeTensorMode
 from torch.func import functionalize, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -184,9 +186,10 @@ def record(fn: Callable[..., Tree], inputs: list[Tensor], structure: Any) -> tup
 
     # copies: make_fx merges inputs that are one tensor object
     example = [leaf.detach().clone(memory_format=torch.contiguous_format) for leaf in inputs]
-    graph = make_fx(flat)(*example)
-    if any(mutates(node.target) for node in graph.graph.nodes):
-        graph = make_fx(functionalize(graph))(*example)  # since equal operations are computed once
+    with tracing(TracingContext(FakeTensorMode(allow_fallback_kernels=True))):  # else one is made for every operation
+        graph = make_fx(flat)(*example)
+        if any(mutates(node.target) for node in graph.graph.nodes):
+            graph = make_fx(functionalize(graph))(*example)  # since equal operations are computed once
     return simplify(graph), example, found[0]
 
 
