@@ -58,6 +58,7 @@ FIT = [
     ("empty file", "", [], ["empty file"]),
     ("one class", ROWS, ["--target", "same", "--kind", "binary"], ["'same'"]),
     ("unknown kind", ROWS, ["--kind", "ordinal"], ["squared, binary, multiclass", "'ordinal'"]),
+    ("noise of zero", ROWS, ["--method", "empirical_bayes", "--set", "noise=0"], ["positive spread and noise", "0.0"]),
     ("zero learning rate", ROWS, ["--method", "maml", "--set", "inner_lr=0"], ["positive inner_lr", "above 0"]),
     ("negative learning rate", ROWS, ["--method", "maml", "--set", "outer_lr=-0.1"], ["positive outer_lr", "-0.1"]),
     ("rate that is no number", ROWS, ["--method", "maml", "--set", "inner_lr=nan"], ["positive inner_lr", "nan"]),
@@ -147,6 +148,7 @@ ADAPT = [
     ("misspelt column", {"--query": "user,x,color\nu28,1,red\n"}, [], ["did you mean 'color' for 'colour'"]),
     ("text for a number", {"--query": "user,x,colour\nu28,1,red\nu28,many,red\n"}, [], ["'many'", "row 2"]),
     ("row of a later task", {"--support": "user,x,colour,y\nu28,1,red,1\nu29,1,red,bad\n"}, [], ["'bad'", "row 2"]),
+    ("target beyond all", {"--support": "user,x,colour,y\nu28,1,red,1e30\n"}, [], ["finite predictions", "row 1"]),
     ("empty support", {"--support": "user,x,colour,y\n"}, [], ["rows", "none"]),
     ("support without target", {"--support": "user,x,colour\nu28,1,red\n"}, [], ["'y'"]),
     ("support with a missing target", {"--support": "user,x,colour,y\nu28,1,red,\n"}, [], ["target", "row 1"]),
@@ -174,6 +176,27 @@ def test_adapt_refuses(cli, home, tmp_path, monkeypatch, tables, options, words)
     before = contents(tmp_path)
     refused(cli("adapt", home / "model", *(part for pair in given.items() for part in pair), *options), *words)
     assert contents(tmp_path) == before
+
+
+def test_an_adapted_model_does_not_take_the_place_of_its_model(cli, home, model, tmp_path):
+    pd.read_csv(home / "support.csv").query("user == 'u28'").to_csv(tmp_path / "support.csv", index=False)
+    pd.read_csv(home / "query.csv").query("user == 'u28'").to_csv(tmp_path / "query.csv", index=False)
+    before = contents(model)
+    given = ("--support", tmp_path / "support.csv", "--query", tmp_path / "query.csv")
+    refused(cli("adapt", model, *given, "--save", model), "kind 'adapted'", "kind 'meta'", "another path")
+    assert contents(model) == before
+    for _ in range(2):  # one of its own kind is replaced
+        assert cli("adapt", model, *given, "--save", tmp_path / "adapted").code == 0
+    (tmp_path / "adapted" / "config.json").write_text("{")  # and so is a damaged one
+    assert cli("adapt", model, *given, "--save", tmp_path / "adapted").code == 0
+
+
+def test_a_model_whose_error_is_infinite_is_not_saved(cli, fast, tmp_path):
+    (tmp_path / "rows.csv").write_text(ROWS)
+    line = ("fit", tmp_path / "rows.csv", "--task", "user", "--target", "y", *fast, "--method", "maml")
+    done = cli(*line, "--set", "inner_lr=1e9", "-o", tmp_path / "model")
+    refused(done, "finite error of maml on the validation tasks", "infinite", "lower the learning rates")
+    assert not (tmp_path / "model").exists()
 
 
 @pytest.mark.parametrize("descriptor", ["hunt=1", "hint=high", "y=1"])

@@ -76,7 +76,7 @@ def test_liars_are_found_and_the_page_is_written(table, tmp_path, capsys):
         (["--metric", "worst-group"], "a column of groups for worst-group"),
         (["--sources", "A,B,A,C,D"], "every source once, got 'A' more than once"),
         (["--sources", "A,B,C"], "4 sources or more, got 3"),
-        (["--subsets", "14"], "at most 13 subsets of 2 out of 6, got 14; lower --subsets"),
+        (["--subsets", "14"], "at most 13 subsets of 2 out of 6, two being held out, got 14; lower --subsets"),
         (["--drop", "age,job,race"], "a column to predict from, got none"),
         (["--engine", "threads"], "an engine among"),
     ],

@@ -250,6 +250,18 @@ def test_a_bad_posterior_is_refused_by_name_and_leaves_the_prior():
     for version, said in ((now - 1, "got 2"), (torch.tensor([3.0, 4.0]), "got 3, 4"), ((), "got none")):
         with pytest.raises(InputError, match=f"version 3 of the prior in client 9, {said}; leave it out; the prior is"):
             check_posteriors(state, Posteriors(good, good, version), "client 9")
+    wide = good._replace(log_sd=good.log_sd + 500)
+    with pytest.raises(InputError, match="finite variances in client 10, got a log standard deviation of"):
+        check_posteriors(state, Posteriors(good, wide, now), "client 10")
+    with pytest.raises(InputError, match=f"as many tasks in both posteriors of client 11, got {TASKS - 1} and {TASKS}"):
+        check_posteriors(state, Posteriors(good, tree_map(lambda leaf: leaf[1:], good), now), "client 11")
+    with pytest.raises(InputError, match="version 3 of the prior in client 12, got nan"):
+        check_posteriors(state, Posteriors(good, good, now * float("nan")), "client 12")
+    merge = merge_posteriors(Config())  # which asks for itself
+    merge(state, Posteriors(good, good))
+    for bad in (Posteriors(wrong, good, now), Posteriors(good, short, now), Posteriors(good, good, now + 5)):
+        with pytest.raises(InputError, match="the prior is untouched"):
+            merge(state, bad)
 
 
 @pytest.mark.parametrize("joint", [False, True])

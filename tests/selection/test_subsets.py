@@ -39,7 +39,7 @@ def test_how_many_are_asked_for_or_fit():
         ((3,), "4 sources or more, got 3"),
         ((6, 7), "a subset size from 1 to the 6 sources, got 7"),
         ((6, 6), "4 different subsets or more, got 1 of 6"),
-        ((6, 2, 14), "at most 13 subsets of 2 out of 6, got 14"),
+        ((6, 2, 14), "at most 13 subsets of 2 out of 6, two being held out, got 14"),
     ):
         with pytest.raises(InputError, match=words):
             how_many(*asked)

@@ -97,7 +97,7 @@ def test_labels_that_differ_between_tasks_are_refused():
 
 
 def test_too_few_rows_of_the_target_are_refused():
-    with pytest.raises(InputError, match="rows of the target in every part"):
+    with pytest.raises(InputError, match="at least 5 rows of the target"):
         read_transfer(table().groupby("state").head(2), ROLES, "B")
 
 

@@ -80,7 +80,7 @@ def fit(
     way: Annotated[int, typer.Option(metavar="N", min=2, help="Of pictures: classes in a task.")] = 5,
     shot: Annotated[int, typer.Option(metavar="N", min=1, help="Of pictures: shown of each class.")] = 1,
     size: Annotated[
-        int | None, typer.Option(metavar="N", min=8, help="Of pictures: side; else as they are, 84 at most.")
+        int | None, typer.Option(metavar="N", min=8, max=1024, help="Of pictures: side; else as they are, 84 at most.")
     ] = None,
     rotations: Annotated[
         bool,

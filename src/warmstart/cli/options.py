@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-Seed = Annotated[int, typer.Option(metavar="N", help="Of everything random.", min=0)]
+Seed = Annotated[int, typer.Option(metavar="N", help="Of everything random.", min=0, max=2**63 - 1)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Quiet = Annotated[bool, typer.Option("--quiet", help="No progress bars and no remarks.")]

@@ -35,7 +35,7 @@ def write_folder(path: Path, files: dict[str, bytes]) -> None:
     old: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _check_target(path)
+        _check_target(path, json.loads(files[CONFIG]).get("kind"))
         new = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         for name, content in files.items():
             with (new / name).open("wb") as file:
@@ -80,16 +80,20 @@ def run_folder(path: Path) -> Iterator[Path]:
     shutil.rmtree(run, ignore_errors=True)  # another rank may have been here first
 
 
-def _check_target(path: Path) -> None:
-    """A folder is replaced as a whole, so it may hold nothing but a model."""
+def _check_target(path: Path, kind: str | None = None) -> None:
+    """A folder is replaced as a whole, so it may hold nothing but a model, and none of another kind."""
     if not path.exists():
         return
-    strange = [] if path.is_dir() else ["a file"]
-    strange += (
-        [] if strange else sorted({file.name for file in path.iterdir()} - {CONFIG, WEIGHTS, SCHEMA, CARD, PAGE, LOG})
-    )
+    strange = sorted({file.name for file in path.iterdir()} - FILES) if path.is_dir() else ["a file"]
     if strange:
         raise InputError(f"a new folder or a saved model at {path}", strange[0], "choose another path")
+    try:
+        there = read_kind(path)
+    except InputError:  # empty, or damaged
+        return
+    if kind not in (None, there):
+        got = f"one of kind '{there}'"
+        raise InputError(f"a new folder or a saved model of kind '{kind}' at {path}", got, "choose another path")
 
 
 def _unwritable(path: Path, error: OSError) -> InputError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,9 @@ class MetaLearner:
 
     def _trained(self, found: Chosen, problem: Problem, schema: Schema | None, network: Network) -> Trained:
         """The fitted method on the CPU, with intervals calibrated on the validation tasks."""
+        if math.isinf(found.found.value):
+            remedy = "lower the learning rates, or take another method"
+            raise InputError(f"a finite error of {found.name} on the validation tasks", "an infinite one", remedy)
         learner, _ = assemble(
             found.name,
             found.config,

@@ -79,6 +79,11 @@ def predict_tasks(
     ]
     said = pd.concat(told).sort_index()
     roles = schema.roles
+    means = said.drop(columns=["low", "high"], errors="ignore").select_dtypes("number")  # intervals may be infinite
+    wrong = ~np.isfinite(means.to_numpy(dtype=float)).all(1)
+    if wrong.any():
+        got = f"others in row {int(wrong.argmax()) + 1} of the query"
+        raise InputError("finite predictions", got, "check the support for values far from those in training")
     names = [name for name in (roles.task, roles.item, roles.time) if name in frame and name not in said]
     return pd.concat([frame[names], said], axis=1)
 

@@ -83,6 +83,8 @@ def build(
     """
     if min(cfg.members, cfg.components) < 1:
         raise InputError("at least one member and component", f"{cfg.members} and {cfg.components}", "pass 1 or more")
+    if not min(cfg.spread, cfg.noise) > 0:
+        raise InputError("a positive spread and noise", f"{cfg.spread} and {cfg.noise}", "pass numbers above 0")
     columns, width = _head(model)
     width += 1
     encoded = 0 if prior is None else _head(prior)[1]

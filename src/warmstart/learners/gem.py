@@ -114,8 +114,18 @@ def local_posterior(model: Model, likelihood: Likelihood, cfg: Config = Config()
 
 
 def merge_posteriors(cfg: Config = Config(), stage: Stage = PLAIN) -> Merge:
-    """(State, Posteriors [t]) -> Delta, for the update: in closed form, summed over tasks."""
+    """(State, Posteriors [t]) -> Delta, for the update: in closed form, summed over tasks. What was received is checked
+    first; posteriors that tell no version are taken to be of this prior."""
+    merge = _merge(cfg, stage)
 
+    def call(state: State, found: Posteriors) -> Delta:
+        check_posteriors(state, found if leaves(found.version) else found._replace(version=state.opt.done))
+        return merge(state, found)
+
+    return call
+
+
+def _merge(cfg: Config, stage: Stage) -> Merge:
     def one(prior: Gaussian, found: Posteriors) -> Gaussian:
         ascent = expected_score(found.both, prior)
         if cfg.plus:
@@ -136,6 +146,7 @@ def merge_posteriors(cfg: Config = Config(), stage: Stage = PLAIN) -> Merge:
 def check_posteriors(state: State, found: Posteriors, name: str = "a posterior") -> None:
     """What a server asks before it merges: the prior's shapes, finite numbers, and that they are of this very prior."""
     expected, remedy = named_leaves(prior_of(state.theta)), "leave it out; the prior is untouched"
+    count = {len(leaf) for part in found[:2] for leaf in leaves(part) if leaf.dim()}
     for part in (found.support, found.both):
         given = named_leaves(part)
         for key, leaf in expected.items():
@@ -144,9 +155,16 @@ def check_posteriors(state: State, found: Posteriors, name: str = "a posterior")
                 raise InputError(f"{key} of shape [tasks, {str(list(leaf.shape))[1:]} in {name}", got, remedy)
             if not bool(torch.isfinite(given[key]).all()):
                 raise InputError(f"finite numbers in {name}", f"others in {key}", remedy)
-    versions = sorted({int(number) for leaf in leaves(found.version) for number in leaf.reshape(-1)})
-    if versions != [int(state.opt.done)]:
-        got = ", ".join(map(str, versions)) or "none"
+    for part in (found.support, found.both):
+        if not all(bool(torch.isfinite((2 * leaf).exp()).all()) for leaf in leaves(part.log_sd)):
+            widest = max(float(leaf.max()) for leaf in leaves(part.log_sd))
+            raise InputError(f"finite variances in {name}", f"a log standard deviation of {widest:g}", remedy)
+    if len(count) > 1:
+        got = " and ".join(map(str, sorted(count)))
+        raise InputError(f"as many tasks in both posteriors of {name}", got, remedy)
+    versions = sorted({float(number) for leaf in leaves(found.version) for number in leaf.reshape(-1)})
+    if versions != [float(state.opt.done)]:
+        got = ", ".join(f"{version:g}" for version in versions) or "none"
         raise InputError(f"version {int(state.opt.done)} of the prior in {name}", got, remedy)
 
 
@@ -155,7 +173,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     check(model, noise=cfg.noise, sd=cfg.sd, head_sd=cfg.head_sd or cfg.sd, **counts)
     infer, common = inferred(model, likelihood, cfg, cfg.per_row)
     out = outer(cfg.outer_lr, cfg.outer_decay)
-    local, merge = local_posterior(model, likelihood, cfg, stage), merge_posteriors(cfg, stage)
+    local, merge = local_posterior(model, likelihood, cfg, stage), _merge(cfg, stage)
     judged = stage.stack(_judge(infer))
 
     def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Told]:

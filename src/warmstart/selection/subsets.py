@@ -74,7 +74,8 @@ def how_many(sources: int, size: int | None = None, subsets: int | None = None) 
         subsets = min(200, possible - max(2, possible // 5))
     held = max(2, subsets // 4)
     if subsets + 2 > possible:
-        raise InputError(f"at most {possible - 2} subsets of {size} out of {sources}", f"{subsets}", "lower --subsets")
+        expected = f"at most {possible - 2} subsets of {size} out of {sources}, two being held out"
+        raise InputError(expected, f"{subsets}", "lower --subsets")
     return size, subsets, min(held, possible - subsets)
 
 

@@ -26,6 +26,7 @@ from warmstart.tasks.table import Source, read_table
 from warmstart.tasks.target import Target
 
 PARTS = (0.6, 0.2, 0.2)  # of the target's rows: to train on, choose by and judge on
+FEWEST = 5  # rows in each
 
 
 class Rows(NamedTuple):
@@ -86,8 +87,10 @@ def read_transfer(
     if twice is not None:
         raise InputError("every source once", f"'{twice}' more than once", "name it once")
     absent = [name for name in names if name not in found]
-    if absent or not names:
-        raise InputError("rows of every source", f"none of '{absent[0]}'" if absent else "no source", "leave it out")
+    if not names:
+        raise InputError("at least one other task as a source", "no source", "add rows of other tasks, or name some")
+    if absent:
+        raise InputError("rows of every source", f"none of '{absent[0]}'", "leave it out")
     draw = np.random.default_rng(seed)
     own = np.flatnonzero(codes == found.index(target_task))
     train, validation, test = split_rows(own, parts, draw)
@@ -188,8 +191,9 @@ def split_rows(rows: np.ndarray, parts: Sequence[float], draw: np.random.Generat
     shuffled = draw.permutation(rows)
     first, second = int(parts[0] * len(rows)), int((parts[0] + parts[1]) * len(rows))
     cut = [shuffled[:first], shuffled[first:second], shuffled[second:]]
-    if not all(map(len, cut)):
-        raise InputError("rows of the target in every part", f"{len(rows)} in all", "pass more rows of the target")
+    if min(map(len, cut)) < FEWEST:
+        expected = f"at least {FEWEST} rows of the target to train, to validate and to test"
+        raise InputError(expected, ", ".join(str(len(part)) for part in cut), "pass more rows of the target")
     return cut
 
 
