@@ -115,6 +115,26 @@ def test_fit_refuses_an_output_that_cannot_be_before_any_work(cli, home, tmp_pat
     assert contents(tmp_path) == before
 
 
+@pytest.mark.parametrize(
+    ("options", "training", "kind"),
+    [
+        ((), "meta_learner", "meta"),
+        (("--preferences", "--item", "colour"), "preference_learner", "preferences"),
+    ],
+)
+def test_fit_refuses_a_model_of_another_kind_before_any_work(
+    cli, home, model, fast, monkeypatch, options, training, kind
+):
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"kind": "pictures"}))
+    before = contents(model)
+    monkeypatch.setattr(f"warmstart.estimators.{training}.choose", None)  # any training would be a crash
+    plan = () if options else fast
+    done = cli("fit", home / "rows.csv", "--task", "user", "--target", "y", *options, *plan, "-o", model)
+    refused(done, f"a saved model of kind '{kind}'", "kind 'pictures'", "another path")
+    assert contents(model) == before and not model.with_name(".model.run").exists()
+
+
 def full(*_):
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -125,7 +125,7 @@ def fit(
     """
     from warmstart.engine.ranks import join_ranks, wait_for_ranks
     from warmstart.estimators.folder import run_folder
-    from warmstart.estimators.meta_learner import MetaLearner
+    from warmstart.estimators.meta_learner import KIND, MetaLearner
     from warmstart.estimators.tensorboard import recorder
     from warmstart.training.train import Plan
 
@@ -157,7 +157,7 @@ def fit(
     plan = Plan(steps=steps, tasks=tasks, support=support, query=query, every=every)
     learner = MetaLearner(method, pairs(settings, "--set"), plan, trials, seed=seed, device=device)
     figures = nullcontext(None) if tensorboard is None else recorder(tensorboard)
-    with run_folder(output) as folder, figures as record, voice.bars() as bar:
+    with run_folder(output, KIND) as folder, figures as record, voice.bars() as bar:
         learner.fit(
             table,
             roles,

@@ -51,14 +51,14 @@ def fuse(
 
     from warmstart.estimators.folder import PAGE, run_folder
     from warmstart.estimators.fusion_page import page_of_generator, verdict, ways_table
-    from warmstart.estimators.model_fusion import ModelFusion, too_few
+    from warmstart.estimators.model_fusion import KIND, ModelFusion, too_few
     from warmstart.fusion.zoo import read_model, read_zoo
 
     voice = Voice(json, quiet)
     pool = read_zoo(zoo, descriptors, task, categorical or ())
     frozen = None if base is None else read_model(base)
     rows = _span(span) if inputs is None else _numbers(inputs, "inputs")
-    with run_folder(output), voice.bars() as bar:
+    with run_folder(output, KIND), voice.bars() as bar:
         report = bar("fusing")
         model = ModelFusion(method, seed=seed).fit(pool, activation, rows, lambda words: report(0, 1, words), frozen)
     model.save(output, {PAGE: page_of_generator(model, f"{len(pool)} models of {zoo.name}").encode()})

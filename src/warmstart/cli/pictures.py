@@ -53,10 +53,11 @@ def fit_pictures(
     from warmstart.engine.ranks import join_ranks, wait_for_ranks
     from warmstart.estimators.folder import run_folder
     from warmstart.estimators.picture_comparison import judge
+    from warmstart.estimators.picture_learner import KIND
     from warmstart.estimators.tensorboard import recorder
 
     figures = nullcontext(None) if tensorboard is None else recorder(tensorboard)
-    with run_folder(output) as folder, figures as record, voice.bars() as bar:
+    with run_folder(output, KIND) as folder, figures as record, voice.bars() as bar:
         images, notes = learner.read(pictures)
         for note in notes:
             voice.say(f"Note: {note}")

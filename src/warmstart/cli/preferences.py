@@ -47,11 +47,11 @@ def fit_preferences(voice: Voice, asked: Asked, output: Path) -> None:
     """Fit, save and tell."""
     from warmstart.engine.ranks import join_ranks, wait_for_ranks
     from warmstart.estimators.folder import run_folder
-    from warmstart.estimators.preference_learner import PreferenceLearner
+    from warmstart.estimators.preference_learner import KIND, PreferenceLearner
 
     scale = None if asked.scale is None else _scale(asked.scale)
     learner = PreferenceLearner(asked.method, asked.settings, asked.trials, scale, asked.kind, asked.seed, asked.device)
-    with run_folder(output) as folder, voice.bars() as bar:
+    with run_folder(output, KIND) as folder, voice.bars() as bar:
         learner.fit(asked.table, asked.roles, asked.task_table, asked.item_table, folder=folder, progress=bar)
         if join_ranks()[0] == 0:
             learner.save(output)

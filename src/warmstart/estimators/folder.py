@@ -35,7 +35,7 @@ def write_folder(path: Path, files: dict[str, bytes]) -> None:
     old: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _check_target(path, json.loads(files[CONFIG]).get("kind"))
+        check_target(path, json.loads(files[CONFIG])["kind"])
         new = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         for name, content in files.items():
             with (new / name).open("wb") as file:
@@ -58,15 +58,15 @@ def write_folder(path: Path, files: dict[str, bytes]) -> None:
 
 
 @contextmanager
-def run_folder(path: Path) -> Iterator[Path]:
+def run_folder(path: Path, kind: str) -> Iterator[Path]:
     """A hidden folder beside a model to be, for checkpoints: gone once the block ends well, else kept to resume from.
 
-    Entering it shows, before any work is done, that the model can be written there.
+    Entering it shows, before any work is done, that a model of the kind can be written there.
     """
     path = path.resolve()
     run = path.with_name(f".{path.name}.run")
     try:
-        _check_target(path)
+        check_target(path, kind)
         run.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=run).close()
     except OSError as error:
@@ -80,7 +80,7 @@ def run_folder(path: Path) -> Iterator[Path]:
     shutil.rmtree(run, ignore_errors=True)  # another rank may have been here first
 
 
-def _check_target(path: Path, kind: str | None = None) -> None:
+def check_target(path: Path, kind: str) -> None:
     """A folder is replaced as a whole, so it may hold nothing but a model, and none of another kind."""
     if not path.exists():
         return
@@ -91,7 +91,7 @@ def _check_target(path: Path, kind: str | None = None) -> None:
         there = read_kind(path)
     except InputError:  # empty, or damaged
         return
-    if kind not in (None, there):
+    if kind != there:
         got = f"one of kind '{there}'"
         raise InputError(f"a new folder or a saved model of kind '{kind}' at {path}", got, "choose another path")
 

@@ -34,6 +34,8 @@ from warmstart.tasks.table import Source, read_table
 from warmstart.training.search import Trial
 from warmstart.training.train import Plan
 
+KIND = "meta"
+
 
 @dataclasses.dataclass
 class MetaLearner:
@@ -184,7 +186,7 @@ class MetaLearner:
         trained = self.fitted
         config = {
             **trained.config_json(),
-            "kind": "meta",
+            "kind": KIND,
             "plan": dataclasses.asdict(self.plan),
             "seed": self.seed,
         }
@@ -193,7 +195,7 @@ class MetaLearner:
 
     @classmethod
     def load(cls, path: str | Path, model: nn.Module | None = None) -> MetaLearner:
-        config = read_config(Path(path), "meta")
+        config = read_config(Path(path), KIND)
         trained, _ = restore(Path(path), config, model)
         try:
             plan, seed = Plan(**config["plan"]), int(config["seed"])
