@@ -262,6 +262,24 @@ def test_evaluate_refuses_another_table(cli, home, tmp_path):
     refused(cli("evaluate", home / "model", home / "rows.csv", "-o", tmp_path / "rows.csv" / "out"), "write the folder")
 
 
+def test_results_are_not_written_among_other_files(cli, home, model, tmp_path, monkeypatch):
+    monkeypatch.setattr("warmstart.estimators.evaluation.evaluate", None)  # any work would be a crash
+    monkeypatch.setattr("warmstart.tasks.transfer.read_transfer", None)
+    evaluate = ("evaluate", home / "model", home / "rows.csv", "-o")
+    select = ("select", home / "rows.csv", "--task", "user", "--target", "colour", "--target-task", "u01", "-o")
+    (tmp_path / "project").mkdir()
+    (tmp_path / "project" / "table.csv").write_text("years of work")
+    (tmp_path / "foreign").mkdir()
+    (tmp_path / "foreign" / "results.json").write_text("[1, 2]")
+    before = contents(tmp_path)
+    for line in (evaluate, select, ("study", "sine", "-o")):
+        refused(cli(*line, tmp_path / "project"), "one of an earlier run", "table.csv", "another folder")
+        refused(cli(*line, model), "one of an earlier run", "card.md", "another folder")
+        refused(cli(*line, tmp_path / "foreign"), "a results file", "damaged")
+    refused(cli(*select, tmp_path), "a saved model of kind 'selected'", "kind 'meta'", "another path")
+    assert contents(tmp_path) == before
+
+
 def test_unknown_workload_of_a_benchmark(cli):
     done = cli("bench", "memory", "--device", "cpu", "--only", "nonsense")
     assert done.code == 2 and "got nonsense" in done.err and "gem" in done.err

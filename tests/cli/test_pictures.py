@@ -119,6 +119,9 @@ def test_adapt_prints_and_writes_probabilities_and_a_contact_sheet(cli, here):
     assert contents(here / "out") == contents(here / "model-predictions") | {
         "contact_sheet.html": text.encode()  # which tells its own command
     }
+    assert cli(*line, "-o", "out").code == 0  # again
+    refused(cli(*line, "-o", "query"), "one of an earlier run", "0.png", "another folder")
+    refused(cli(*line, "-o", "model"), "one of an earlier run", "card.md")
 
 
 def test_what_is_converted_is_said_once(cli, here):

@@ -37,7 +37,8 @@ def bench(
         summaries(voice, found, "bench")
         return
     chosen = found if name is None else {name: pick(found, name, "bench")}
-    check_writable(output)
+    for key in chosen:
+        check_writable(None if output is None else output / key)
     documents = {}
     for key, module in chosen.items():
         with voice.bars() as bar:

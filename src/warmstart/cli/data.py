@@ -68,8 +68,8 @@ def get(
     from warmstart.tasks.embedded import embedded
 
     voice = Voice(json, quiet)
-    check_writable(output)
     files = {output / f"{part}.csv": frame for part, frame in embedded(name.value, tasks, seed).items()}
+    check_writable(output, next(iter(files)).name)
     for path, frame in files.items():
         write_table(frame, path)
     commands = (_films if name is Name.films else _tasks)([shlex.quote(str(path)) for path in files], output)

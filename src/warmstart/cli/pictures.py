@@ -206,6 +206,7 @@ def adapt_to_pictures(
 
     shown, query = _folder("--support", support), query if query.is_file() else _folder("--query", query)
     output = model.with_name(f"{model.name}-predictions") if output is None else output
+    check_writable(output, SHEET)
     adapted = _adapted(model, shown, broken, device)
     pixels, files, notes = read_pictures(query, adapted.trained.shape, checked_broken(broken))
     both = same_pictures(adapted.support, pixels)
@@ -217,7 +218,6 @@ def adapt_to_pictures(
             f"{files[asked]}{more}, the same as one of {adapted.support.class_of(first)}",
             "take it out of one of the two",
         )
-    check_writable(output)
     chances = adapted.predict(pixels).tolist()
     told = [f"support: {note}" for note in adapted.notes] + [f"query: {note}" for note in notes]
     _write(output, adapted, pixels, files, chances, told)
@@ -260,7 +260,7 @@ def _write(
     chances: list[list[float]],
     notes: Sequence[str],
 ) -> None:
-    """predictions.csv and the contact sheet."""
+    """The contact sheet, by which a later run knows the folder, and predictions.csv."""
     import pandas as pd
 
     from warmstart.estimators.predictions import write_table
@@ -271,9 +271,6 @@ def _write(
     names, support = adapted.names, adapted.support
     best = [_ranked(names, row)[0] for row in chances]
     columns = {f"p({name})": [row[i] for row in chances] for i, name in enumerate(names)}
-    write_table(
-        pd.DataFrame({"picture": files, "prediction": [name for name, _ in best], **columns}), output / PREDICTIONS
-    )
     shown = [
         Thumbnail(picture.numpy(), support.class_of(row), hint=support.class_of(row))
         for row, picture in enumerate(support.pixels[:MOST_DRAWN])
@@ -301,3 +298,6 @@ def _write(
         f"{len(files)} pictures judged among {len(names)} classes, each alone with the {len(support.pixels)} shown."
     )
     write_page(output / SHEET, sections, "Predicted classes", how, verdict)
+    write_table(
+        pd.DataFrame({"picture": files, "prediction": [name for name, _ in best], **columns}), output / PREDICTIONS
+    )

@@ -72,7 +72,8 @@ def select(
 
     from warmstart.core import InputError, check_names
     from warmstart.engine.device import choose_device
-    from warmstart.estimators.selected_model import SelectedModel
+    from warmstart.estimators.folder import check_target
+    from warmstart.estimators.selected_model import KIND, SelectedModel
     from warmstart.estimators.source_methods import METHODS, Plan
     from warmstart.estimators.source_selection import describe, how_sure, report_on, select_sources
     from warmstart.selection import final, task_model
@@ -84,6 +85,8 @@ def select(
 
     voice = Voice(json, quiet)
     check_writable(output)
+    if output is not None:
+        check_target(output / MODEL, KIND)
     named(metric)
     compared = list(METHODS) if "all" in (method or ()) else method or []
     check_names(compared, [*METHODS, "all"])

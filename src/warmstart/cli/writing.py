@@ -69,13 +69,18 @@ def _earlier(results: Results, new: int) -> list[Any]:
     return [Section("With the rows of earlier runs", table=table(results))] if len(results.rows) > new else []
 
 
-def check_writable(folder: Path | None) -> None:
-    """Said before the work rather than after it. Work that fails leaves no empty folder."""
+def check_writable(folder: Path | None, mark: str = RESULTS) -> None:
+    """Said before the work rather than after it. Work that fails leaves no empty folder.
+
+    A folder that holds files holds those of an earlier run, which `mark` is one of: others might be written over.
+    """
     from warmstart.core import InputError
+    from warmstart.report import load
 
     if folder is None:
         return
     try:
+        there = sorted(file.name for file in folder.iterdir() if file.is_file()) if folder.is_dir() else []
         missing = [place for place in (folder, *folder.parents) if not place.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         tempfile.TemporaryFile(dir=folder).close()
@@ -84,3 +89,7 @@ def check_writable(folder: Path | None) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise InputError(f"to write the folder {folder}", reason, "choose another folder") from None
+    if there and mark not in there:
+        raise InputError(f"a new folder or one of an earlier run at {folder}", there[0], "choose another folder")
+    if there and mark == RESULTS:
+        load(folder / RESULTS)
