@@ -102,6 +102,9 @@ def test_movielens_100k(tmp_path):
         ("ratings.dat", "1::10::5::1\n1::20::6::4\n", ["on the scale 1 to 5", "ratings.dat", "6 in row 2"]),
         ("ratings.dat", "", ["lines in file ratings.dat", "empty"]),
         ("users.dat", "1::F::1::10::1\n1::F::1::10::1\n", ["each name once", "users.dat", "1 in row 2"]),
+        ("users.dat", "1::F::1::10::1\n2::F::::10::1\n", ["a whole number", "users.dat", "None in line 2, column age"]),
+        ("users.dat", "1::F::x5::10::1\n", ["a whole number", "users.dat", "'x5' in line 1, column age"]),
+        ("users.dat", "1::F::1::1O::1\n", ["a whole number", "users.dat", "'1O' in line 1, column occupation"]),
     ],
 )
 def test_a_broken_line_is_said_with_its_place(tmp_path, name, text, parts):

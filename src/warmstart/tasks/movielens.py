@@ -46,14 +46,14 @@ def read_movielens_1m(path: str | Path, extra: bool = True) -> Ratings:
         return read_lines(read_member(place, name), f"{name} of {place}", "::", columns)
 
     events = read("ratings.dat", EVENT)
-    users = read("users.dat", {"user": int, "gender": str, "age": str, "occupation": str, "zip": str})
+    users = read("users.dat", {"user": int, "gender": str, "age": int, "occupation": int, "zip": str})
     movies = read("movies.dat", {"item": int, "title": str, "genre": str})
     movies["year"] = _year(movies["title"])
     items = by_name(movies, "item", f"file movies.dat of {place}")
     more = _extra(place) if extra else None
     if more is not None:
         items = items.join(more)
-    people = by_name(_coded(users), "user", f"file users.dat of {place}")
+    people = by_name(_coded(users.astype({"age": str, "occupation": str})), "user", f"file users.dat of {place}")
     return make_ratings(events, people, items, SCALE, f"file ratings.dat of {place}")
 
 
