@@ -104,10 +104,24 @@ def test_a_gap_is_not_closed_by_saying_the_same_of_everybody(table, capsys):
     assert at[best] > 75
 
 
+def test_a_group_is_called_as_the_table_calls_it(table, tmp_path, capsys):
+    frame = pd.read_csv(table)
+    frame.loc[(frame["state"] == "HI") & (frame["race"] == "black"), "income"] = False
+    frame.assign(land="one").to_csv(tmp_path / "people.csv", index=False)
+    for more, words in (
+        (["equal-opportunity", "--group", "race"], "expected positives in group 'black', got none"),
+        (["equal-opportunity", "--group", "land"], "expected two groups or more, got 'one' alone"),
+    ):
+        assert run(arguments(tmp_path / "people.csv", "--metric", *more)) == 2
+        assert words in capsys.readouterr().err
+
+
 def test_how_sure_the_surrogate_is_is_said(table, capsys):
     few = [*arguments(table)[:-4], "--trials", "1", "--smallest", "10", "--device", "cpu", "--final-steps", "20"]
     assert run([*few, "--subsets", "4"]) == 0
-    assert "4 subsets of 6 sources leave the surrogate under-determined, so ridge is used" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "4 subsets of 6 sources leave the surrogate under-determined, so ridge is used" in told
+    assert "On 2 subsets it has not seen" in told
     assert run([*few, "--linear", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["selection"]["surrogate"]
     assert found["estimates"]["n"] > 5 and -1 <= found["estimates"]["spearman"] <= 1 and found["ceiling"] is None

@@ -98,7 +98,7 @@ def select(
     if metric in GAPS and transfer.kind != "binary":
         raise InputError(f"a target of two classes for {metric}", transfer.kind, "take another metric")
     pair = pair_of(transfer, names(between)) if metric in GAPS else (0, 1)
-    measure = named(metric, pair, smallest)
+    measure = named(metric, pair, smallest, transfer.groups)
     size, subsets, held_out = how_many(transfer.sources, size, subsets)
     cfg = task_model.Config(
         size=size,

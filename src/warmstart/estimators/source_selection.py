@@ -161,7 +161,7 @@ def how_sure(found: task_model.Estimate) -> str:
     """What is known of the surrogate, in words."""
     quality, ceiling, compared, note = found.quality, found.ceiling, found.comparison, found.surrogate.note
     share = quality.error / quality.variance if quality.variance > 0 else float("nan")
-    words = f"On subsets it has not seen the surrogate has a Spearman correlation of {quality.spearman:.2f}"
+    words = f"On {quality.n} subsets it has not seen the surrogate has a Spearman correlation of {quality.spearman:.2f}"
     words += f" (two trainings of the same subsets: {ceiling:.2f})" if ceiling == ceiling else ""
     words += f" and a squared error of {share:.2f} times the variance."
     if compared is not None:

@@ -6,6 +6,8 @@ group of a few rows says little (of 50, the accuracy has a standard error of 5 p
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -30,19 +32,22 @@ def worst_group(guess: Tensor, y: Tensor, group: Tensor, smallest: int = SMALLES
     return torch.stack([*group_accuracy(guess, y, group, smallest).values()]).amin(0)
 
 
-def demographic_parity(guess: Tensor, group: Tensor, pair: tuple[int, int]) -> Tensor:
-    """|P(guess = 1 | first group) - P(guess = 1 | second group)|."""
-    return _gap(guess, [group == g for g in pair], pair, "rows")
+def demographic_parity(guess: Tensor, group: Tensor, pair: tuple[int, int], names: Sequence[str] = ()) -> Tensor:
+    """|P(guess = 1 | first group) - P(guess = 1 | second group)|; errors call groups by `names`, if there are any."""
+    return _gap(guess, [group == g for g in pair], pair, names, "rows")
 
 
-def equal_opportunity(guess: Tensor, y: Tensor, group: Tensor, pair: tuple[int, int]) -> Tensor:
+def equal_opportunity(
+    guess: Tensor, y: Tensor, group: Tensor, pair: tuple[int, int], names: Sequence[str] = ()
+) -> Tensor:
     """The same gap among rows whose truth is 1: that of the true positive rates."""
-    return _gap(guess, [(group == g) & (y == 1) for g in pair], pair, "positives")
+    return _gap(guess, [(group == g) & (y == 1) for g in pair], pair, names, "positives")
 
 
-def _gap(guess: Tensor, among: list[Tensor], pair: tuple[int, int], what: str) -> Tensor:
+def _gap(guess: Tensor, among: list[Tensor], pair: tuple[int, int], names: Sequence[str], what: str) -> Tensor:
     for g, rows in zip(pair, among, strict=True):
         if not bool(rows.any()):
-            raise InputError(f"{what} in group {g}", "none", "name other groups, or judge more rows")
+            called = f"'{names[g]}'" if names else f"{g}"
+            raise InputError(f"{what} in group {called}", "none", "name other groups, or judge more rows")
     first, second = ((guess[..., rows] == 1).to(torch.get_default_dtype()).mean(-1) for rows in among)
     return (first - second).abs()

@@ -61,12 +61,12 @@ def worst_group_error(out: Tensor, rows: Rows, smallest: int = SMALLEST) -> Tens
     return 1 - worst_group(guess(out), rows.y, rows.group, smallest)
 
 
-def parity_gap(out: Tensor, rows: Rows, pair: tuple[int, int]) -> Tensor:
-    return demographic_parity(guess(out), rows.group, pair)
+def parity_gap(out: Tensor, rows: Rows, pair: tuple[int, int], names: Sequence[str] = ()) -> Tensor:
+    return demographic_parity(guess(out), rows.group, pair, names)
 
 
-def opportunity_gap(out: Tensor, rows: Rows, pair: tuple[int, int]) -> Tensor:
-    return equal_opportunity(guess(out), rows.y, rows.group, pair)
+def opportunity_gap(out: Tensor, rows: Rows, pair: tuple[int, int], names: Sequence[str] = ()) -> Tensor:
+    return equal_opportunity(guess(out), rows.y, rows.group, pair, names)
 
 
 def fair_error(out: Tensor, rows: Rows, gap: Measure) -> Tensor:
@@ -83,20 +83,25 @@ def pair_of(transfer: Transfer, between: Sequence[str] | None = None) -> tuple[i
         if between[0] == between[1]:
             raise InputError("two different groups", f"{between[0]} twice", "name two, such as --between A,B")
         return transfer.groups.index(between[0]), transfer.groups.index(between[1])
-    counts = torch.bincount(transfer.validation.group, minlength=2)
+    if len(transfer.groups) < 2:
+        raise InputError("two groups or more", f"'{transfer.groups[0]}' alone", "name a column that has them")
+    counts = torch.bincount(transfer.validation.group, minlength=len(transfer.groups))
     first, second = counts.argsort(descending=True, stable=True)[:2].tolist()
     return first, second
 
 
-def named(name: str, pair: tuple[int, int] = (0, 1), smallest: int = SMALLEST) -> Measure:
-    """The measure of that name; `pair` are the groups whose gap is taken, together with the error."""
+def named(
+    name: str, pair: tuple[int, int] = (0, 1), smallest: int = SMALLEST, groups: Sequence[str] = ()
+) -> Measure:
+    """The measure of that name; `pair` are the groups whose gap is taken, together with the error, and `groups` the
+    names of all."""
     known: dict[str, Measure] = {
         "cross-entropy": cross_entropy,
         "margin": negative_margin,
         "zero-one": zero_one,
         "worst-group": partial(worst_group_error, smallest=smallest),
-        "demographic-parity": partial(fair_error, gap=partial(parity_gap, pair=pair)),
-        "equal-opportunity": partial(fair_error, gap=partial(opportunity_gap, pair=pair)),
+        "demographic-parity": partial(fair_error, gap=partial(parity_gap, pair=pair, names=groups)),
+        "equal-opportunity": partial(fair_error, gap=partial(opportunity_gap, pair=pair, names=groups)),
     }
     if name not in known:
         raise InputError(f"a measure among {', '.join(known)}", repr(name), "use one of these names")

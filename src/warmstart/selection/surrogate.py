@@ -49,6 +49,7 @@ class Quality(NamedTuple):
     spearman: float
     error: float  # mean squared
     variance: float  # of f: the error of a constant
+    n: int  # subsets
 
 
 def fit(indicators: Tensor, f: Tensor, cfg: Config = Config(), seed: int = 0) -> Surrogate:
@@ -78,7 +79,7 @@ def fit(indicators: Tensor, f: Tensor, cfg: Config = Config(), seed: int = 0) ->
 def judge(surrogate: Surrogate, indicators: Tensor, f: Tensor) -> Quality:
     """Against real trainings on held-out subsets."""
     said, f = surrogate.predict(indicators.double()), f.double()
-    return Quality(spearman(said, f), float((said - f).square().mean()), float(f.var(correction=0)))
+    return Quality(spearman(said, f), float((said - f).square().mean()), float(f.var(correction=0)), len(f))
 
 
 def _centred(z: Tensor, f: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
