@@ -171,6 +171,30 @@ def test_adapt_to_the_first_rows_only(cli, home, tmp_path):
     assert not np.allclose(zero["prediction"], two["prediction"])
 
 
+def test_adapt_says_what_training_did_not_have(cli, home, tmp_path):
+    tables = {"--support": home / "support.csv", "--query": tmp_path / "query.csv"}
+    query, about = pd.read_csv(home / "query.csv"), pd.read_csv(home / "tasks.csv")
+    query.loc[1:3, "colour"] = ["green", "pink", "green"]
+    query.loc[2, "x"] = 1e6
+    query.to_csv(tmp_path / "query.csv", index=False)
+    about.loc[about["user"].isin(["u01", "u28"]), "town"] = "lund"  # of the two, u28 is asked about
+    tables["--descriptor-table"] = tmp_path / "tasks.csv"
+    about.to_csv(tables["--descriptor-table"], index=False)
+    line = ("adapt", home / "model", *(part for pair in tables.items() for part in pair))
+    count = len(query)
+    notes = [
+        f"'x' is 1e+06 in 1 of {count} rows of the query, more than 10 standard deviations from the mean of training "
+        "rows: far from all learned",
+        f"'colour' is 'green', 'pink' in 3 of {count} rows of the query, which no or few training rows have: taken as "
+        "unknown",
+        "'town' is 'lund', which no or few training tasks have: taken as unknown",
+    ]
+    assert json.loads(cli(*line, "--json").out)["notes"] == notes
+    assert [part for part in cli(*line).out.splitlines() if part.startswith("Note")] == [f"Note: {n}" for n in notes]
+    usual = cli("adapt", home / "model", "--support", home / "support.csv", "--query", home / "query.csv", "--json")
+    assert "notes" not in json.loads(usual.out)
+
+
 def test_adapt_says_when_intervals_cannot_be_bounded(cli, home):
     tables = ("--support", home / "support.csv", "--query", home / "query.csv")
     done = cli("adapt", home / "model", *tables)  # 3 validation tasks claim 75 % at most

@@ -71,7 +71,7 @@ def adapt(
     """
     from warmstart.estimators.folder import read_kind
     from warmstart.estimators.meta_learner import MetaLearner
-    from warmstart.estimators.predictions import adapt_tasks, only, predict_tasks
+    from warmstart.estimators.predictions import adapt_tasks, only, predict_tasks, strange_values
     from warmstart.estimators.selected_model import SelectedModel
 
     voice = Voice(json, quiet)
@@ -90,17 +90,19 @@ def adapt(
     if kind == "selected":
         refuse_options(context, ("broken", "support", *OF_TABLES), "a model of chosen sources")
         _refuse_folders({"--query": query})
-        _tell(voice, model, level, SelectedModel.load(model).frame(query), {}, (), output)
+        chosen = SelectedModel.load(model)
+        _tell(voice, model, level, chosen.frame(query), {}, chosen.schema.strange(query, "query"), output)
         return
     refuse_options(context, ("broken",), "a model of a table")
     _refuse_folders({"--support": support, "--query": query})
     known = pairs(descriptor, "--descriptor", ",")
     adapted = adapt_tasks(MetaLearner.load(model), support, query, known, descriptor_table, item_table, first, device)
     said = predict_tasks(adapted, query, level, item_table)
+    notes = strange_values(adapted, support, query, known, descriptor_table, item_table)
     if save is not None:
         only(adapted).save(save)
     shown = {name or "the task": one.shown for name, one in adapted.items()}
-    _tell(voice, model, level, said, shown, (), output)
+    _tell(voice, model, level, said, shown, notes, output)
     if save is not None:
         voice.say(f"Adapted model: {save}")
 

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from warmstart.core import InputError, Prediction
-from warmstart.estimators.preference_context import readable, strange, told_context, untold
+from warmstart.estimators.preference_context import readable, told_context, untold
 from warmstart.estimators.preference_model import Known, TrainedPreferences
 from warmstart.tasks.cells import Ints, texts
 from warmstart.tasks.ratings import (
@@ -101,7 +101,7 @@ class AdaptedUsers:
     def unknown(self, rows: Source) -> tuple[str, ...]:
         """What `predict` and `frame` have to say of rows whose item or context the model does not know."""
         _, what, frame = self._asked(rows)
-        around = strange(self.trained.around, frame, "query", "impressions")
+        around = self.trained.around.strange(frame, "query", "impressions")
         around += untold(self.trained.usual, frame, "query")
         if not (what < 0).any():
             return tuple(around)
@@ -242,7 +242,7 @@ def adapt_users(
     if frame is not None:
         frame = as_events(_named(trained, frame, index, "support"), trained.roles)
     shown = _shown(trained, frame, about)
-    new = strange(trained.profile, about, "profiles", "users")
+    new = trained.profile.strange(about, "profiles", "users")
     return _from(trained, shown, (*shown.notes, *new, *_empty(shown, known, profiles is not None)))
 
 
@@ -253,7 +253,7 @@ def _shown(trained: TrainedPreferences, frame: pd.DataFrame | None, users: pd.Da
         readable(trained.around, frame[np.isin(names, users.index)[codes]], "support")
     roles = trained.roles
     new = newcomers(frame, users, trained.items, trained.scale, called_by(roles), trained.kind, roles.context)
-    notes = strange(trained.around, new.context, "support", "impressions")
+    notes = trained.around.strange(new.context, "support", "impressions")
     if len(new.user):
         notes += untold(trained.usual, new.context, "support")
     return new._replace(context=trained.in_context(new.context), notes=(*new.notes, *notes))

@@ -88,6 +88,26 @@ def predict_tasks(
     return pd.concat([frame[names], said], axis=1)
 
 
+def strange_values(
+    models: Mapping[str, AdaptedModel],
+    support: Source | None,
+    query: Source,
+    descriptor: Mapping[str, Any] | None = None,
+    descriptor_table: Source | None = None,
+    item_table: Source | None = None,
+) -> list[str]:
+    """Notes on what training did not have, of the tables that `adapt_tasks` and `predict_tasks` took."""
+    schema = next(iter(models.values())).trained.schema
+    assert schema is not None
+    told = {"support": support, "query": query}
+    notes = [note for name, rows in told.items() if rows is not None for note in schema.strange(rows, name, item_table)]
+    about = pd.DataFrame([dict(descriptor or {})])
+    if descriptor_table is not None:
+        table = read_table(descriptor_table, "descriptor table")
+        about = pd.concat([_described(table, schema.roles.task, name) for name in models])
+    return notes + schema.descriptor.strange(about, "descriptors", "tasks")
+
+
 def write_table(frame: pd.DataFrame, path: Path) -> None:
     """A .csv, .tsv or .parquet file, whole or not at all."""
     if path.suffix == ".parquet":

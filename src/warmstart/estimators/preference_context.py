@@ -14,8 +14,6 @@ from warmstart.tasks.features import Features
 from warmstart.tasks.ratings import Ratings
 from warmstart.tasks.roles import require
 
-FEW = 3  # values that a note names
-
 
 def usual_context(train: Ratings) -> dict[str, Any]:
     """The context of most impressions: of numbers the one in the middle, several values as one text."""
@@ -42,21 +40,6 @@ def untold(usual: Mapping[str, Any], told: Container[str], where: str) -> list[s
     """The context that has to be supposed."""
     supposed = ", ".join(f"{name}={value}" for name, value in usual.items() if name not in told)
     return [f"the context of the {where} is not told in full: taken as usual, {supposed}"] if supposed else []
-
-
-def strange(known: Features, about: pd.DataFrame, where: str, whose: str) -> list[str]:
-    """Values that no or hardly any training row had: they tell nothing."""
-    notes = []
-    for vocabulary in (*known.categorical, *known.bag):
-        if vocabulary.name not in about or not vocabulary.values:
-            continue
-        column = about[vocabulary.name].reset_index(drop=True)
-        names = cells(column, known.separator, where).names if vocabulary in known.bag else texts(column, where)[1]
-        new = [name for name, place in zip(names, vocabulary.lookup(names), strict=True) if place == 1]
-        if new:
-            few = ", ".join(map(repr, new[:FEW])) + (" and others" if len(new) > FEW else "")
-            notes.append(f"'{vocabulary.name}' is {few}, which no or few training {whose} have: taken as unknown")
-    return notes
 
 
 def readable(known: Features, rows: pd.DataFrame, where: str) -> None:
@@ -86,5 +69,5 @@ def told_context(usual: Mapping[str, Any], known: Features, told: Mapping[str, A
             raise InputError(error.expected, repr(value), example) from None
         if empty:
             raise InputError(f"a value of context '{name}'", "none", f"{example}, or leave it out to take it as usual")
-        notes += strange(known, row, "context", "impressions")
+        notes += known.strange(row, "context", "impressions")
     return [*notes, *untold(usual, told, "items")]

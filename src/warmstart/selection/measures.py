@@ -90,9 +90,7 @@ def pair_of(transfer: Transfer, between: Sequence[str] | None = None) -> tuple[i
     return first, second
 
 
-def named(
-    name: str, pair: tuple[int, int] = (0, 1), smallest: int = SMALLEST, groups: Sequence[str] = ()
-) -> Measure:
+def named(name: str, pair: tuple[int, int] = (0, 1), smallest: int = SMALLEST, groups: Sequence[str] = ()) -> Measure:
     """The measure of that name; `pair` are the groups whose gap is taken, together with the error, and `groups` the
     names of all."""
     known: dict[str, Measure] = {

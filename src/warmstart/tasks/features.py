@@ -11,10 +11,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from warmstart.core import Columns
-from warmstart.tasks.cells import Floats, Ints, cell_error, cells, distinct_pairs, numbers, texts
+from warmstart.tasks.cells import Cells, Floats, Ints, cell_error, cells, distinct_pairs, numbers, texts
+
+FAR = 10  # standard deviations from the mean in training, beyond which a number is told
+FEW = 3  # values that a note names
 
 
 class Number(NamedTuple):
@@ -152,6 +156,29 @@ class Features:
             "bag": _stacked(bag, (len(frame), 0, self.bag_length)),
         }
 
+    def strange(self, frame: pd.DataFrame, where: str, whose: str, counted: bool = False) -> list[str]:
+        """Notes on values that no or hardly any training row had, which tell nothing, and on numbers far off.
+
+        With `counted` they say in how many rows; without, they are the same of every table.
+        """
+        notes = []
+        for number in self.numeric:
+            if number.name in frame:
+                far = np.abs(standardise(frame[number.name], number.mean, number.std, where)) > FAR
+                new = [f"{value:g}" for value in np.unique(numbers(frame[number.name], where)[far])]
+                told = f"more than {FAR} standard deviations from the mean of training {whose}: far from all learned"
+                notes += _note(number.name, new, far, where if counted else "", told)
+        for vocabulary in (*self.categorical, *self.bag):
+            if vocabulary.name in frame and vocabulary.values:
+                column = frame[vocabulary.name].reset_index(drop=True)
+                found = cells(column, self.separator, where) if vocabulary in self.bag else _single(column, where)
+                unseen = vocabulary.lookup(found.names) == 1
+                new = [repr(name) for name, one in zip(found.names, unseen, strict=True) if one]
+                rows = np.isin(found.row, found.cell[unseen[found.value]])
+                told = f"which no or few training {whose} have: taken as unknown"
+                notes += _note(vocabulary.name, new, rows, where if counted else "", told)
+        return notes
+
     def _bag(self, vocabulary: Vocabulary, column: pd.Series[Any], where: str) -> Ints:
         """[N, bag_length] indices, 0 after the last member."""
         found = cells(column, self.separator, where)
@@ -173,6 +200,18 @@ class Features:
             "bag_length": self.bag_length,
             "separator": self.separator,
         }
+
+
+def _single(column: pd.Series[Any], where: str) -> Cells:
+    """Cells of one member each."""
+    codes, names = texts(column, where)
+    return Cells(codes, np.arange(len(names)), np.arange(len(names)), names)
+
+
+def _note(name: str, values: list[str], rows: NDArray[np.bool_], where: str, told: str) -> list[str]:
+    few = ", ".join(values[:FEW]) + (f" and {len(values) - FEW} others" if len(values) > FEW else "")
+    place = f" in {rows.sum():,} of {len(rows):,} rows of the {where}" if where else ""
+    return [f"'{name}' is {few}{place}, {told}"] if values else []
 
 
 def distinct_texts(values: Sequence[Any]) -> bool:

@@ -130,6 +130,11 @@ class Schema:
         require(self._row_columns(), frame.columns, "rows")
         return self._encode_rows(frame, items)
 
+    def strange(self, rows: Source, where: str, item_table: Source | None = None) -> list[str]:
+        """Notes on what training rows did not have, of rows that `transform_rows` takes."""
+        frame, _, items = _tables(rows, None, item_table)
+        return self.rows.strange(join_items(frame, items, self.roles.item, self.item_columns), where, "rows", True)
+
     def transform_descriptor(self, descriptor: pd.DataFrame | Mapping[str, Any]) -> dict[str, Tensor]:
         """What is known of new tasks: a dict of one task's values, or one row per task. What is left out is missing."""
         if isinstance(descriptor, pd.DataFrame):
