@@ -4,14 +4,11 @@ import pytest
 import torch
 from torch.func import jacrev
 
-from warmstart.core import functional
 from warmstart.core.trees import pack, take
-from warmstart.models.mlp import seeded
-from warmstart.models.one_hot import OneHotNet
 from warmstart.selection import linearise
 from warmstart.selection.measures import cross_entropy
 from warmstart.selection.subsets import indicators, sample_subsets
-from warmstart.selection.training import LIKELIHOODS, Config, network, outputs, shares, train_models
+from warmstart.selection.training import LIKELIHOODS, Config, form, network, outputs, shares, train_models
 
 CFG = Config(hidden=(8,), steps=150, batch=64, balance=0.0)
 
@@ -23,11 +20,12 @@ def base(transfer):
 
 def test_features_are_projections_of_gradients(make_planted):
     transfer = make_planted(classes=3)
-    with seeded(0):
-        model = functional(OneHotNet(transfer.columns, (4,), 3))
+    model = network(transfer, Config(hidden=(4,)), 0)
     x = {name: value[:6] for name, value in transfer.validation.x.items()}
     basis = torch.linalg.qr(torch.randn(sum(p.numel() for p in model.params.values()), 5)).Q.T
-    out, features = linearise._features(model, model.params, x, basis, 2)
+    cfg = linearise.Config(few=4, chunk=2)  # rows and directions in several parts, the last ones smaller
+    features_of = linearise._programs(form(transfer, Config(hidden=(4,)))).features
+    out, features = features_of(model.params, x, basis, cfg)
     jacobian = jacrev(lambda phi: model.apply(phi, x))(model.params)
     for row in range(6):
         for output in range(3):

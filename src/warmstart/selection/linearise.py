@@ -14,28 +14,32 @@ trainings is for the caller to report, with `compare`. Differs from the literatu
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import grad, jvp, vmap
+from torch.nn.functional import pad
 
-from warmstart.core import Batch, Model, Params, Tree, task_loss
-from warmstart.core.trees import pack, take, unpack
+from warmstart.core import Batch, Params, Tree, task_loss
+from warmstart.core.trees import concat, leaves, pack, take, unpack
 from warmstart.engine.meta import chunks
 from warmstart.engine.noise import generator
+from warmstart.engine.stage import TRACED
 from warmstart.metrics.ranking import spearman
 from warmstart.selection.measures import Measure
-from warmstart.selection.training import LIKELIHOODS, network, train_models
+from warmstart.selection.training import LIKELIHOODS, Form, form, make_network, train_models
 from warmstart.selection.training import Config as Training
 from warmstart.tasks.transfer import Transfer
 
 
 @dataclass(frozen=True)
 class Config:
-    bases: int = 3  # models to linearise at
-    rows: int = 20_000  # of each task for its slope, all where there are no more
+    bases: int = 5  # models to linearise at
+    rows: int = 12_000  # of each task for its slope, all where there are no more
     at_once: int = 5000  # of them, to bound memory
     few: int = 200  # of them for its curvature
     penalty: float = 0.01  # lambda, relative to the mean of H's diagonal over all tasks
@@ -61,29 +65,34 @@ class Comparison(NamedTuple):
 
 def linearise(transfer: Transfer, phi: Params, training: Training, cfg: Config = Config(), seed: int = 0) -> Linear:
     """At the parameters `phi` of one model."""
-    pool, model, likelihood = transfer.pool, network(transfer, training, seed), LIKELIHOODS[transfer.kind]
+    pool, likelihood = transfer.pool, LIKELIHOODS[transfer.kind]
     device, tasks = pool.y.device, len(transfer.names)
     draw = generator(seed, 17)
     orders = [torch.randperm(n, generator=draw)[: cfg.rows].to(device) for n in pool.lengths.tolist()]
-    loss = grad(task_loss(model, likelihood))
+    programs = _programs(form(transfer, training))
 
-    def rows(t: int, order: Tensor) -> Batch:
-        index = pool.offsets[t] + order
-        (x, y), ones = take((pool.x, pool.y), index), torch.ones(len(index), device=device)
-        return Batch({**x, "head": torch.full_like(index, t)}, y, ones, ones)
+    def rows(t: int, order: Tensor, size: int) -> Batch:
+        """So many rows, of which those that are wanting do not count."""
+        index = pool.offsets[t] + pad(order, (0, size - len(order)))
+        (x, y), ones = take((pool.x, pool.y), index), torch.ones(size, device=device)
+        counted = (torch.arange(size, device=device) < len(order)).to(ones)
+        return Batch({**x, "head": torch.full_like(index, t)}, y, ones, counted)
 
     def slope(t: int) -> Tensor:
-        parts = [len(part) * pack(loss(phi, rows(t, part))) for part in torch.split(orders[t], cfg.at_once)]
+        size = min(cfg.at_once, longest)
+        parts = [len(part) * pack(programs.slope(phi, rows(t, part, size))) for part in torch.split(orders[t], size)]
         return torch.stack(parts).sum(0) / len(orders[t])
 
+    longest = max(map(len, orders))
     slopes = torch.stack([slope(t) for t in range(tasks)])
     basis = torch.linalg.qr(slopes.T).Q.T
     curvature = []
     for t in range(tasks):
-        out, g = _features(model, phi, rows(t, orders[t][: cfg.few]).x, basis, cfg.chunk)
+        few = orders[t][: cfg.few]
+        out, g = programs.features(phi, rows(t, few, len(few)).x, basis, cfg)
         curvature.append(torch.einsum("nai,nab,nbj->ij", g, likelihood.curvature(out).double(), g) / len(g))
     home = torch.full_like(transfer.validation.group, transfer.sources)
-    base, features = _features(model, phi, {**transfer.validation.x, "head": home}, basis, cfg.chunk)
+    base, features = programs.features(phi, {**transfer.validation.x, "head": home}, basis, cfg)
     return Linear(torch.stack(curvature), -(slopes.double() @ basis.double().T), base.double(), features)
 
 
@@ -118,13 +127,32 @@ def compare(estimates: Tensor, f: Tensor) -> Comparison:
     return Comparison(spearman(estimates, f), float(apart), len(f))
 
 
-def _features(model: Model, phi: Params, x: Tree, basis: Tensor, chunk: int) -> tuple[Tensor, Tensor]:
-    """Outputs [n, out] and their derivatives along the directions [n, out, d]."""
+class Programs(NamedTuple):
+    slope: Callable[[Params, Batch], Params]  # of the loss
+    features: Callable[[Params, Tree, Tensor, Config], tuple[Tensor, Tensor]]  # outputs [n, out] and g [n, out, d]
 
-    def along(direction: Tensor) -> Tensor:
-        derivative: Tensor = jvp(lambda params: model.apply(params, x), (phi,), (unpack(direction, phi),))[1]
-        return derivative
 
-    with torch.no_grad():
-        parts = [vmap(along)(part) for part in torch.split(basis, chunk)]
-        return model.apply(phi, x), torch.cat(parts).movedim(0, -1).double()
+@lru_cache(maxsize=16)
+def _programs(shape: Form) -> Programs:
+    """Kept, since recording one takes as long as dozens of its runs."""
+    model = make_network(shape, 0)
+
+    def directional(phi: Params, x: Tree, directions: Tensor) -> tuple[Tensor, Tensor]:
+        def along(direction: Tensor) -> Tensor:
+            derivative: Tensor = jvp(lambda params: model.apply(params, x), (phi,), (unpack(direction, phi),))[1]
+            return derivative
+
+        return model.apply(phi, x), vmap(along)(directions)
+
+    recorded = TRACED.run(directional)
+
+    def features(phi: Params, x: Tree, basis: Tensor, cfg: Config) -> tuple[Tensor, Tensor]:
+        """Not all rows at once, which is faster."""
+        found = []
+        for part in chunks(len(leaves(x)[0]), cfg.few):
+            said = [recorded(phi, take(x, part), some) for some in torch.split(basis, cfg.chunk)]
+            found.append((said[0][0], torch.cat([g for _, g in said]).movedim(0, -1).double()))
+        joined: tuple[Tensor, Tensor] = concat(found)
+        return joined
+
+    return Programs(TRACED.run(grad(task_loss(model, LIKELIHOODS[shape.kind]))), features)

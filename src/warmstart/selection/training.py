@@ -101,10 +101,10 @@ def form(transfer: Transfer, cfg: Config) -> Form:
 
 def network(transfer: Transfer, cfg: Config, seed: int) -> Model:
     """The shared encoder with one head or one for each task, initialised by the seed."""
-    return _network(form(transfer, cfg), seed)
+    return make_network(form(transfer, cfg), seed)
 
 
-def _network(shape: Form, seed: int) -> Model:
+def make_network(shape: Form, seed: int) -> Model:
     with seeded(seed):
         if shape.text is not None:
             return functional(TransformerNet(shape.columns, shape.text, shape.outputs, shape.heads))
@@ -113,14 +113,14 @@ def _network(shape: Form, seed: int) -> Model:
 
 def parameters(shape: Form) -> Params:
     """[1, ...] as a stack of one such network has them."""
-    found: Params = expand(_network(shape, 0).params, 1)
+    found: Params = expand(make_network(shape, 0).params, 1)
     return found
 
 
 @lru_cache(maxsize=16)
 def _stacked(step: Callable[..., Step], shape: Form, decay: float, stage: Stage) -> Callable[..., Any]:
     """A step for a stack of models; kept, since recording one takes as long as dozens of them."""
-    return stage.stack(step(_network(shape, 0), LIKELIHOODS[shape.kind], adam(weight_decay=decay)))
+    return stage.stack(step(make_network(shape, 0), LIKELIHOODS[shape.kind], adam(weight_decay=decay)))
 
 
 def shares(transfer: Transfer, members: Tensor, balance: float = 1.0) -> Tensor:
@@ -268,7 +268,7 @@ def outputs(transfer: Transfer, cfg: Config, phi: Params, x: Tree, rows: int = 1
 
 def outputs_of(shape: Form, target: int, phi: Params, x: Tree, rows: int = 100_000) -> Tensor:
     """The same of networks of a form, where `target` is the number of the target among the tasks."""
-    model = _network(shape, 0)
+    model = make_network(shape, 0)
     count = len(leaves(phi)[0])
     numbers = x["numeric"]
     head = torch.full(numbers.shape[:-1], target, dtype=torch.long, device=numbers.device)
