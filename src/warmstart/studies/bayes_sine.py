@@ -112,8 +112,8 @@ def tune(
     entry, training = ENTRIES[name], Training(FAMILIES[label], SHOT, size.tuning, size.tasks)
 
     def value(config: Any) -> float:
-        # recorded, not compiled: compiling takes longer than a trial
-        learner, state = fit(entry.build, config, training, 0, device, fast=entry.fast, stage=TRACED)
+        stage = TRACED if device.type == "cuda" else None  # where compiling takes longer than a trial
+        learner, state = fit(entry.build, config, training, 0, device, fast=entry.fast, stage=stage)
         return far(name, validation, learner, state)
 
     if size.trials == 1 or not entry.space:

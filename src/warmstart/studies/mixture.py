@@ -29,13 +29,13 @@ from warmstart.report import Column, Results, Row, called, make_results, make_ro
 from warmstart.report.figures import curves, error_curves
 from warmstart.report.page import Outcome, Section
 from warmstart.report.rows import differences
+from warmstart.studies.sines import LONG
 from warmstart.tasks import modes
 from warmstart.training.sources import from_family
 from warmstart.training.train import Plan, train
 
 SHOT, STEPS = 10, (0, 1, 5, 10)
 TEST = 20_000  # seed of the test tasks
-LONG = 2_000  # updates that make up for compiling on a CPU
 FAMILIES = {"three modes": modes.THREE, "sines alone": modes.ONE}
 ONE, LONGER, MIXTURE = "gem_bml_plus", "gem_bml_plus, 3 times the updates", "gem_mixture"
 FAMILIAR, KERNEL, ZERO = "least squares on 1, x, x^2, sin x, cos x", "kernel ridge on the support", "predict 0"

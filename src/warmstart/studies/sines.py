@@ -15,7 +15,7 @@ from warmstart.core import Learner, Likelihood, Model, functional
 from warmstart.core.trees import to_device
 from warmstart.engine.kernels import FUSED
 from warmstart.engine.loop import Diverged, Report, conclude, silent
-from warmstart.engine.stage import TRACED, Stage
+from warmstart.engine.stage import COMPILED, TRACED, Stage
 from warmstart.learners import empirical_bayes
 from warmstart.models.likelihoods import squared
 from warmstart.models.mlp import MLP, seeded
@@ -25,6 +25,7 @@ from warmstart.training.train import Plan, train
 
 LOOKS = 70  # at a training, for its log and checkpoints
 TOGETHER = 50  # updates in one CUDA graph
+LONG = 2_000  # updates that make up for compiling on a CPU
 NOISY = 5  # updates drawn at a time on a CPU for a learner that takes noise, of which there is much
 
 
@@ -61,7 +62,7 @@ def fit(
     With `validate` the state is the one that it found best, also of a training that diverged later.
     """
     on_gpu = device.type == "cuda"
-    stage = stage or (FUSED if on_gpu else TRACED)
+    stage = stage or (FUSED if on_gpu else COMPILED if training.iterations >= LONG else TRACED)
     with seeded(seed):
         model = functional(MLP(1, training.hidden, 1), fast)
     if hasattr(config, "outer_decay"):
