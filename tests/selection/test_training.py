@@ -108,6 +108,17 @@ def test_the_largest_uniform_still_finds_a_chosen_task(make_planted):
     assert drawn.task.tolist() == [[0]] and drawn.rows.y[0, 0] == transfer.pool.y[299]
 
 
+def test_models_may_have_seeds_of_their_own(make_planted):
+    """Three, in chunks of two, against a loop by hand for each."""
+    transfer, seeds = make_planted(), (4, 0, 9)
+    share = shares(transfer, torch.tensor([[1.0, 0, 1, 0, 0, 0], [0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 1, 1]]), 0.5)
+    found = train_models(transfer, share, CFG, seeds)
+    for i, seed in enumerate(seeds):
+        for name, weight in by_hand(transfer, share[i], CFG, seed).named_parameters():
+            if weight.grad is not None:  # see above
+                torch.testing.assert_close(found[name][i], weight.detach(), atol=1e-5, rtol=1e-5)
+
+
 def test_models_may_start_elsewhere(make_planted):
     transfer = make_planted()
     share = shares(transfer, torch.ones(2, 6))

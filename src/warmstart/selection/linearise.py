@@ -43,7 +43,7 @@ class Config:
     at_once: int = 5000  # of them, to bound memory
     few: int = 200  # of them for its curvature
     penalty: float = 0.01  # lambda, relative to the mean of H's diagonal over all tasks
-    chunk: int = 20  # directions at once
+    chunk: int = 20  # directions at once, at most
 
 
 class Linear(NamedTuple):
@@ -114,10 +114,12 @@ def estimates(
     transfer: Transfer, share: Tensor, measure: Measure, training: Training, cfg: Config = Config(), seed: int = 0
 ) -> Tensor:
     """f_t of mixtures [m, k + 1], by every base model: [bases, m]."""
-    mean, found = (share / share.sum(1, keepdim=True)).mean(0, keepdim=True), []
-    for start in range(seed, seed + cfg.bases):
-        phi: Params = take(train_models(transfer, mean, training, start), 0)
-        found.append(estimate(transfer, linearise(transfer, phi, training, cfg, start), share, measure, cfg))
+    mean, seeds = (share / share.sum(1, keepdim=True)).mean(0), range(seed, seed + cfg.bases)
+    bases = train_models(transfer, mean.expand(cfg.bases, -1), training, seeds)
+    found = []
+    for i, start in enumerate(seeds):
+        line = linearise(transfer, take(bases, i), training, cfg, start)
+        found.append(estimate(transfer, line, share, measure, cfg))
     return torch.stack(found)
 
 
@@ -147,12 +149,14 @@ def _programs(shape: Form) -> Programs:
     recorded = TRACED.run(directional)
 
     def features(phi: Params, x: Tree, basis: Tensor, cfg: Config) -> tuple[Tensor, Tensor]:
-        """Not all rows at once, which is faster."""
+        """Some rows at once, which is faster, and so many that there is one program: the last comes again."""
+        count, sets = len(leaves(x)[0]), -(-len(basis) // cfg.chunk)
+        rows = torch.arange(-(-count // cfg.few) * cfg.few, device=basis.device).clamp(max=count - 1)
         found = []
-        for part in chunks(len(leaves(x)[0]), cfg.few):
-            said = [recorded(phi, take(x, part), some) for some in torch.split(basis, cfg.chunk)]
+        for part in torch.split(rows, cfg.few):
+            said = [recorded(phi, take(x, part), some) for some in torch.split(basis, -(-len(basis) // sets))]
             found.append((said[0][0], torch.cat([g for _, g in said]).movedim(0, -1).double()))
-        joined: tuple[Tensor, Tensor] = concat(found)
-        return joined
+        out, g = take(concat(found), slice(count))
+        return out, g
 
     return Programs(TRACED.run(grad(task_loss(model, LIKELIHOODS[shape.kind]))), features)

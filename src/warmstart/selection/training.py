@@ -4,13 +4,13 @@
     row             floor(u2 length[task]) of that task
     model m         <- Adam on the average loss of its rows
 
-All models use the same uniform numbers u and the same start, so they differ by their tasks alone, and neither the chunk
-nor the device changes what is drawn. On a GPU the update is captured in a CUDA graph.
+All models of a seed use the same uniform numbers u and the same start, so they differ by their tasks alone, and neither
+the chunk nor the device changes what is drawn. On a GPU the update is captured in a CUDA graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.func import grad_and_value, vmap
 
 from warmstart.core import Batch, Columns, InputError, Likelihood, Model, Params, Tree, functional, task_loss
-from warmstart.core.trees import concat, expand, leaves, take, tree_map
+from warmstart.core.trees import concat, expand, leaves, stack, take, to_device, tree_map
 from warmstart.engine.capture import capture, own
 from warmstart.engine.loop import NO_WATCH, Report, Watch, run, silent
 from warmstart.engine.meta import chunks, in_turn
@@ -143,7 +143,7 @@ def mixture(share: Tensor) -> Mixture:
 
 
 def draw(transfer: Transfer, mixed: Mixture, u: Tensor) -> Drawn:
-    """Rows for every model: u [2, b] -> [m, b]."""
+    """Rows for every model: u [2, b], or [2, m, b] where each has numbers of its own -> [m, b]."""
     pool = transfer.pool
     task = torch.searchsorted(mixed.sums, u[0].expand(len(mixed.sums), -1).contiguous(), right=True)
     task = torch.minimum(task, mixed.last)
@@ -175,7 +175,7 @@ def train_models(
     transfer: Transfer,
     share: Tensor,
     cfg: Config,
-    seed: int = 0,
+    seed: int | Sequence[int] = 0,
     *,
     start: Params | None = None,
     step: Callable[[Model, Likelihood, Optimiser], Step] = plain_step,
@@ -187,15 +187,17 @@ def train_models(
 ) -> Params:
     """The parameters [m, ...] of one model for each row of `share` [m, k + 1], never more than a chunk at once.
 
-    They start from `start` [m, ...], or all from the network of the seed. A method may bring a step of its own, and in
-    `extra` [m, ...] what its step carries: state, or a setting for each model. `look` sees the models of a chunk every
-    so many steps.
+    They start from `start` [m, ...], or all from the network of the seed, and draw rows by the same numbers; with m
+    seeds each has its own. A method may bring a step of its own, and in `extra` [m, ...] what its step carries: state,
+    or a setting for each model. `look` sees the models of a chunk every so many steps.
     """
-    model, optimiser = network(transfer, cfg, seed), adam(weight_decay=cfg.weight_decay)
-    device = transfer.pool.y.device
-    first = {name: value.to(device) for name, value in model.params.items()}
-    begin = expand(first, len(share)) if start is None else start
-    uniform = torch.rand(cfg.steps, 2, cfg.batch, generator=generator(seed, 7)).to(device)
+    optimiser, device = adam(weight_decay=cfg.weight_decay), transfer.pool.y.device
+    seeds = (seed,) if isinstance(seed, int) else tuple(seed)
+    if start is None:
+        first = to_device(stack([network(transfer, cfg, each).params for each in seeds]), device)
+        start = tree_map(lambda leaf: leaf.expand(len(share), *leaf.shape[1:]), first)
+    numbers = [torch.rand(cfg.steps, 2, cfg.batch, generator=generator(each, 7)) for each in seeds]
+    uniform = torch.stack(numbers, 2).to(device)  # [steps, 2, 1 or m, batch]
     stacked = _stacked(step, form(transfer, cfg), cfg.weight_decay, stage)
     usual = (500 if device.type == "cuda" else 25) // (5 if cfg.text else 1)
     parts, done = chunks(len(share), cfg.chunk or usual), 0
@@ -206,9 +208,9 @@ def train_models(
             progress(before + steps, cfg.steps * len(parts), words)
 
         look_at = NO_WATCH if look is None else _watch(look)
-        models = take((begin, extra), part)
+        models, drawn = take((start, extra), part), uniform if len(seeds) == 1 else uniform[:, :, part]
         found.append(
-            _train(stacked, transfer, models, share[part], uniform, cfg, optimiser, tell, look_at, every or cfg.steps)
+            _train(stacked, transfer, models, share[part], drawn, cfg, optimiser, tell, look_at, every or cfg.steps)
         )
         done += cfg.steps
     result: Params = concat(found)
@@ -244,7 +246,7 @@ def _train(
     last = state
     if whole:
         captured = capture(in_turn(update, TOGETHER), state)
-        blocks = uniform[: whole * TOGETHER].reshape(whole, TOGETHER, 2, cfg.batch)
+        blocks = uniform[: whole * TOGETHER].reshape(whole, TOGETHER, *uniform.shape[1:])
         last, _ = run(
             captured, state, lambda i: blocks[i], whole, every=max(1, every // TOGETHER), progress=progress, watch=watch
         )
