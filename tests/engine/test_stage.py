@@ -175,24 +175,3 @@ def test_a_module_that_works_in_place():
 
     phi = {name: value + 0.1 * torch.randn(3, *value.shape) for name, value in model.params.items()}
     compare(((), phi, make_batch(torch.randn(3, 5, 2), torch.randn(3, 5))), fn=descend)
-
-
-@pytest.mark.parametrize("summed", [True, False])
-@pytest.mark.parametrize("padding", [None, 3])
-def test_gradients_of_tables_are_torchs(summed, padding):
-    """Lines that rows share, lines that come more than once in a row, lines that none has; of one table and of many."""
-    index, weight = torch.tensor([[[0, 1, 1], [4, 0, 3]], [[3, 3, 3], [1, 4, 0]]]), torch.randn(2, 2, 3, 2)
-
-    def slope(table, index, weight):
-        def loss(table):
-            lines = torch.nn.functional.embedding(index, table, padding_idx=padding)
-            rows = lines.sum(-2) * weight.sum(-2) if summed else lines * weight
-            return (rows**3).sum()
-
-        return torch.func.grad(loss)(table)
-
-    table = torch.randn(6, 2)
-    check(TRACED.run(slope)(table, index, weight), slope(table, index, weight))
-    each = torch.randn(2, 6, 2)
-    args = ((), each, index, weight)
-    check(TRACED.stack(lambda nothing, *own: slope(*own))(*args), over_tasks(lambda nothing, *own: slope(*own))(*args))

@@ -27,6 +27,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from warmstart.core.trees import Tree, add, flatten, leaves, stack, take, unflatten
 from warmstart.engine.native import native
 from warmstart.engine.recording import cut, mutates, simplify
+from warmstart.engine.tables import faster_tables
 
 F = TypeVar("F", bound=Callable[..., Any])
 Program = Callable[..., Any]
@@ -227,27 +228,13 @@ def _laid_out(leaf: Tensor, strides: tuple[int, ...]) -> Tensor:
 
 def _direct(graph: fx.GraphModule, example: list[Tensor]) -> Program:
     """The operations through torch's own bindings, which cost half of a call by overload."""
-    on_cpu = all(leaf.device.type == "cpu" for leaf in example)
+    if all(leaf.device.type == "cpu" for leaf in example):
+        faster_tables(graph)
     for node in graph.graph.nodes:
-        if on_cpu and node.target is torch.ops.aten.embedding_dense_backward.default and node.args[3:] == (-1, False):
-            node.target, node.args = _lines_summed, node.args[:3]
-        elif isinstance(node.target, torch._ops.OpOverload):
+        if isinstance(node.target, torch._ops.OpOverload):
             node.target = _binding(node.target)
     graph.recompile()
     return graph.forward
-
-
-def _lines_summed(slope: Tensor, index: Tensor, count: int) -> Tensor:
-    """The gradient [count, d] of a table from those [*n, d] of its lines `index` [*n], much faster than torch's.
-
-    Where the lines of a row were added up their slopes are one, expanded, and no copies of it are made.
-    """
-    found = slope.new_zeros(count, slope.shape[-1])
-    if index.ndim > 1 and slope.stride(-2) == 0:
-        for line in index.unbind(-1):
-            found.index_add_(0, line.reshape(-1), slope.select(-2, 0).reshape(-1, slope.shape[-1]))
-        return found
-    return found.index_add_(0, index.reshape(-1), slope.reshape(-1, slope.shape[-1]))
 
 
 def _binding(op: torch._ops.OpOverload[..., Any]) -> Callable[..., Any]:
