@@ -18,14 +18,16 @@ def base(transfer):
     return take(train_models(transfer, shares(transfer, torch.ones(1, transfer.sources), 0.0), CFG), 0)
 
 
-def test_features_are_projections_of_gradients(make_planted):
+@pytest.mark.parametrize("at_once", [4, 500])
+def test_features_are_projections_of_gradients(make_planted, monkeypatch, at_once):
+    """Rows and directions in several parts, of which the last is not full."""
+    monkeypatch.setattr(linearise, "ROWS", at_once)
     transfer = make_planted(classes=3)
     model = network(transfer, Config(hidden=(4,)), 0)
     x = {name: value[:6] for name, value in transfer.validation.x.items()}
     basis = torch.linalg.qr(torch.randn(sum(p.numel() for p in model.params.values()), 5)).Q.T
-    cfg = linearise.Config(few=4, chunk=2)  # rows and directions in several parts, the last ones smaller
     features_of = linearise._programs(form(transfer, Config(hidden=(4,)))).features
-    out, features = features_of(model.params, x, basis, cfg)
+    out, features = features_of(model.params, x, basis, 2)
     jacobian = jacrev(lambda phi: model.apply(phi, x))(model.params)
     for row in range(6):
         for output in range(3):

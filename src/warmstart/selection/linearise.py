@@ -25,7 +25,7 @@ from torch.func import grad, jvp, vmap
 from torch.nn.functional import pad
 
 from warmstart.core import Batch, Params, Tree, task_loss
-from warmstart.core.trees import concat, leaves, pack, take, unpack
+from warmstart.core.trees import concat, leaves, pack, take, tree_map, unpack
 from warmstart.engine.meta import chunks
 from warmstart.engine.noise import generator
 from warmstart.engine.stage import TRACED
@@ -33,7 +33,10 @@ from warmstart.metrics.ranking import spearman
 from warmstart.selection.measures import Measure
 from warmstart.selection.training import LIKELIHOODS, Form, form, make_network, train_models
 from warmstart.selection.training import Config as Training
+from warmstart.tasks.pool import Pool
 from warmstart.tasks.transfer import Transfer
+
+ROWS = 500  # whose derivatives are taken at once
 
 
 @dataclass(frozen=True)
@@ -66,34 +69,38 @@ class Comparison(NamedTuple):
 def linearise(transfer: Transfer, phi: Params, training: Training, cfg: Config = Config(), seed: int = 0) -> Linear:
     """At the parameters `phi` of one model."""
     pool, likelihood = transfer.pool, LIKELIHOODS[transfer.kind]
-    device, tasks = pool.y.device, len(transfer.names)
-    draw = generator(seed, 17)
+    device, draw = pool.y.device, generator(seed, 17)
     orders = [torch.randperm(n, generator=draw)[: cfg.rows].to(device) for n in pool.lengths.tolist()]
+    index, kept = [first + order for first, order in zip(pool.offsets, orders, strict=False)], max(map(len, orders))
     programs = _programs(form(transfer, training))
 
-    def rows(t: int, order: Tensor, size: int) -> Batch:
-        """So many rows, of which those that are wanting do not count."""
-        index = pool.offsets[t] + pad(order, (0, size - len(order)))
-        (x, y), ones = take((pool.x, pool.y), index), torch.ones(size, device=device)
-        counted = (torch.arange(size, device=device) < len(order)).to(ones)
-        return Batch({**x, "head": torch.full_like(index, t)}, y, ones, counted)
-
     def slope(t: int) -> Tensor:
-        size = min(cfg.at_once, longest)
-        parts = [len(part) * pack(programs.slope(phi, rows(t, part, size))) for part in torch.split(orders[t], size)]
-        return torch.stack(parts).sum(0) / len(orders[t])
+        """In parts of one size, of which rows that are wanting do not count."""
+        size, parts = min(cfg.at_once, kept), []
+        for part in torch.split(index[t], size):
+            x, y = _rows(pool, pad(part, (0, size - len(part))), torch.full((size,), t, device=device))
+            counted = (torch.arange(size, device=device) < len(part)).to(torch.get_default_dtype())
+            rows = Batch(x, y, torch.ones_like(counted), counted)
+            parts.append(len(part) * pack(programs.slope(phi, rows)))
+        return torch.stack(parts).sum(0) / len(index[t])
 
-    longest = max(map(len, orders))
-    slopes = torch.stack([slope(t) for t in range(tasks)])
+    slopes = torch.stack([slope(t) for t in range(len(index))])
     basis = torch.linalg.qr(slopes.T).Q.T
-    curvature = []
-    for t in range(tasks):
-        few = orders[t][: cfg.few]
-        out, g = programs.features(phi, rows(t, few, len(few)).x, basis, cfg)
-        curvature.append(torch.einsum("nai,nab,nbj->ij", g, likelihood.curvature(out).double(), g) / len(g))
+    few = [rows[: cfg.few] for rows in index]
+    sizes = [len(rows) for rows in few]
+    task = torch.arange(len(few)).repeat_interleave(torch.tensor(sizes)).to(device)
+    out, g = programs.features(phi, _rows(pool, torch.cat(few), task)[0], basis, cfg.chunk)
+    parts = zip(torch.split(g, sizes), torch.split(likelihood.curvature(out).double(), sizes), sizes, strict=True)
+    curvature = torch.stack([torch.einsum("nai,nab,nbj->ij", g, bent, g) / n for g, bent, n in parts])
     home = torch.full_like(transfer.validation.group, transfer.sources)
-    base, features = programs.features(phi, {**transfer.validation.x, "head": home}, basis, cfg)
-    return Linear(torch.stack(curvature), -(slopes.double() @ basis.double().T), base.double(), features)
+    base, features = programs.features(phi, {**transfer.validation.x, "head": home}, basis, cfg.chunk)
+    return Linear(curvature, -(slopes.double() @ basis.double().T), base.double(), features)
+
+
+def _rows(pool: Pool, index: Tensor, task: Tensor) -> tuple[Tree, Tensor]:
+    """Rows that know their task; copied whole, which indexing does not do."""
+    x, y = tree_map(lambda leaf: leaf.index_select(0, index), (pool.x, pool.y))
+    return {**x, "head": task}, y
 
 
 def estimate(transfer: Transfer, linear: Linear, share: Tensor, measure: Measure, cfg: Config = Config()) -> Tensor:
@@ -131,7 +138,7 @@ def compare(estimates: Tensor, f: Tensor) -> Comparison:
 
 class Programs(NamedTuple):
     slope: Callable[[Params, Batch], Params]  # of the loss
-    features: Callable[[Params, Tree, Tensor, Config], tuple[Tensor, Tensor]]  # outputs [n, out] and g [n, out, d]
+    features: Callable[[Params, Tree, Tensor, int], tuple[Tensor, Tensor]]  # outputs [n, out] and g [n, out, d]
 
 
 @lru_cache(maxsize=16)
@@ -148,13 +155,14 @@ def _programs(shape: Form) -> Programs:
 
     recorded = TRACED.run(directional)
 
-    def features(phi: Params, x: Tree, basis: Tensor, cfg: Config) -> tuple[Tensor, Tensor]:
-        """Some rows at once, which is faster, and so many that there is one program: the last comes again."""
-        count, sets = len(leaves(x)[0]), -(-len(basis) // cfg.chunk)
-        rows = torch.arange(-(-count // cfg.few) * cfg.few, device=basis.device).clamp(max=count - 1)
+    def features(phi: Params, x: Tree, basis: Tensor, most: int) -> tuple[Tensor, Tensor]:
+        """In parts of one size, so that there is one program: the last row comes again until its part is full."""
+        count, size = len(leaves(x)[0]), -(-len(basis) // -(-len(basis) // most))
+        short = -count % ROWS
+        x = tree_map(lambda leaf: torch.cat([leaf, leaf[-1:].expand(short, *leaf.shape[1:])]), x)
         found = []
-        for part in torch.split(rows, cfg.few):
-            said = [recorded(phi, take(x, part), some) for some in torch.split(basis, -(-len(basis) // sets))]
+        for part in chunks(count + short, ROWS):
+            said = [recorded(phi, take(x, part), some) for some in torch.split(basis, size)]
             found.append((said[0][0], torch.cat([g for _, g in said]).movedim(0, -1).double()))
         out, g = take(concat(found), slice(count))
         return out, g
