@@ -7,6 +7,7 @@ from torch.func import vjp
 from warmstart.core import functional, make_batch
 from warmstart.core.trees import expand, flatten, tree_map
 from warmstart.engine import native as module
+from warmstart.engine import stage
 from warmstart.engine.native import native
 from warmstart.engine.stage import COMPILED, PLAIN, _inductor, over_tasks, record
 from warmstart.maths.descent import descent
@@ -194,8 +195,14 @@ def test_refused(name):
 
 def test_refused_without_a_compiler(monkeypatch):
     graph, example, _ = record(lambda a: a + 1, *flatten((MATRIX,)))
-    monkeypatch.setattr(module, "_compiler", lambda: None)
+    monkeypatch.setattr(module, "compiler", lambda: None)
     assert native(graph, example) is None
+
+
+def test_without_a_compiler_programs_run_as_recorded(monkeypatch):
+    monkeypatch.setattr(stage, "compiler", lambda: None)
+    monkeypatch.setattr(stage, "_inductor", lambda graph, example: pytest.fail("it needs a compiler too"))
+    torch.testing.assert_close(stage.COMPILED.run(lambda a: (a @ a.T).exp())(MATRIX), (MATRIX @ MATRIX.T).exp())
 
 
 def test_a_program_that_does_not_compile_is_told_of(monkeypatch):

@@ -16,6 +16,7 @@ from warmstart.models.mlp import seeded
 from warmstart.models.one_hot import OneHotNet
 from warmstart.models.transformer import Shape, TransformerNet
 from warmstart.selection.training import Config, draw, mixture, outputs, shares, train_models
+from warmstart.tasks.transfer import Rows, make_transfer
 
 CFG = Config(hidden=(8,), steps=30, batch=16, lr=0.02, weight_decay=0.1, balance=0.5, chunk=2)
 
@@ -106,6 +107,33 @@ def test_the_largest_uniform_still_finds_a_chosen_task(make_planted):
     one = torch.tensor([[1 - 2**-24], [1 - 2**-24]])
     drawn = draw(transfer, mixture(share / 3), one)
     assert drawn.task.tolist() == [[0]] and drawn.rows.y[0, 0] == transfer.pool.y[299]
+
+
+def test_codes_are_looked_up_as_by_hand():
+    """Three columns of codes, of which a row's lines are added up, and a bag with missing ones."""
+    draw = torch.Generator().manual_seed(1)
+
+    def rows(count):
+        x = {
+            "numeric": torch.randn(count, 1, generator=draw),
+            "categorical": torch.randint(0, 4, (count, 3), generator=draw),
+            "bag": torch.randint(0, 5, (count, 1, 2), generator=draw),
+        }
+        return Rows(x, (x["categorical"].sum(1) > 4).float(), torch.zeros(count, dtype=torch.long))
+
+    columns = Columns(1, (4, 4, 4), (5,))
+    transfer = make_transfer([rows(30), rows(50)], rows(40), rows(20), rows(20), columns=columns)
+    share = shares(transfer, torch.eye(2), 1.0)
+    phi = train_models(transfer, share, CFG, 3)
+    for i in range(2):
+        for name, weight in by_hand(transfer, share[i], CFG, 3).named_parameters():
+            torch.testing.assert_close(phi[name][i], weight.detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_seeds_are_one_or_as_many_as_models(make_planted):
+    transfer = make_planted()
+    with pytest.raises(InputError, match="one seed, or one for each model, got 2 for 6"):
+        train_models(transfer, shares(transfer, torch.eye(6), 0.5), CFG, (0, 1))
 
 
 def test_models_may_have_seeds_of_their_own(make_planted):

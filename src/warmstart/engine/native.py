@@ -65,20 +65,20 @@ def native(graph: fx.GraphModule, example: list[Tensor]) -> Native | None:
 
 
 @cache
-def _compiler() -> str | None:
+def compiler() -> str | None:
     names = (os.environ.get("CXX"), "c++", "g++", "clang++")
     return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
 def _load(text: str) -> Any:
     """The function of a source text."""
-    compiler = _compiler()
-    if compiler is None:
+    found = compiler()
+    if found is None:
         raise Unsupported("no compiler")
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "program.cpp"), Path(folder, "program.so")
         source.write_text(text)
-        done = subprocess.run([compiler, *FLAGS, str(source), "-o", str(library)], capture_output=True, text=True)
+        done = subprocess.run([found, *FLAGS, str(source), "-o", str(library)], capture_output=True, text=True)
         if done.returncode:
             warnings.warn(f"a program does not compile, so other ways are used: {done.stderr[:500]}", stacklevel=4)
             raise Unsupported("a program that does not compile")

@@ -25,7 +25,7 @@ from torch.func import functionalize, vjp, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from warmstart.core.trees import Tree, add, flatten, leaves, stack, take, unflatten
-from warmstart.engine.native import native
+from warmstart.engine.native import compiler, native
 from warmstart.engine.recording import cut, mutates, simplify
 from warmstart.engine.tables import faster_tables
 
@@ -195,9 +195,13 @@ def record(fn: Callable[..., Tree], inputs: list[Tensor], structure: Any) -> tup
 
 
 def _compiled(graph: fx.GraphModule, example: list[Tensor]) -> Program:
-    """In C++ on a CPU, if it is small; else by inductor, which is slow to load and to compile."""
-    small = None if any(leaf.device.type != "cpu" for leaf in example) else native(graph, example)
-    return small or _inductor(graph, example)
+    """In C++ on a CPU, if it is small; else by inductor, which is slow to load and to compile, and on a CPU needs a
+    compiler of C++ too: without one the operations are run as they were recorded."""
+    if any(leaf.device.type != "cpu" for leaf in example):
+        return _inductor(graph, example)
+    if compiler() is None:
+        return _direct(graph, example)
+    return native(graph, example) or _inductor(graph, example)
 
 
 def _inductor(graph: fx.GraphModule, example: list[Tensor]) -> Program:

@@ -36,14 +36,14 @@ from warmstart.selection.training import Config as Training
 from warmstart.tasks.pool import Pool
 from warmstart.tasks.transfer import Transfer
 
-ROWS = 500  # whose derivatives are taken at once
+ROWS = 512  # at most, whose derivatives are taken at once
 
 
 @dataclass(frozen=True)
 class Config:
     bases: int = 5  # models to linearise at
     rows: int = 12_000  # of each task for its slope, all where there are no more
-    at_once: int = 5000  # of them, to bound memory
+    at_once: int = 4096  # of them, to bound memory
     few: int = 200  # of them for its curvature
     penalty: float = 0.01  # lambda, relative to the mean of H's diagonal over all tasks
     chunk: int = 20  # directions at once, at most
@@ -71,13 +71,14 @@ def linearise(transfer: Transfer, phi: Params, training: Training, cfg: Config =
     pool, likelihood = transfer.pool, LIKELIHOODS[transfer.kind]
     device, draw = pool.y.device, generator(seed, 17)
     orders = [torch.randperm(n, generator=draw)[: cfg.rows].to(device) for n in pool.lengths.tolist()]
-    index, kept = [first + order for first, order in zip(pool.offsets, orders, strict=False)], max(map(len, orders))
+    index = [first + order for first, order in zip(pool.offsets, orders, strict=False)]
     programs = _programs(form(transfer, training))
 
     def slope(t: int) -> Tensor:
-        """In parts of one size, of which rows that are wanting do not count."""
-        size, parts = min(cfg.at_once, kept), []
-        for part in torch.split(index[t], size):
+        """In parts of a few sizes, of which rows that are wanting do not count."""
+        parts = []
+        for part in torch.split(index[t], cfg.at_once):
+            size = _round(len(part), cfg.at_once)
             x, y = _rows(pool, pad(part, (0, size - len(part))), torch.full((size,), t, device=device))
             counted = (torch.arange(size, device=device) < len(part)).to(torch.get_default_dtype())
             rows = Batch(x, y, torch.ones_like(counted), counted)
@@ -95,6 +96,15 @@ def linearise(transfer: Transfer, phi: Params, training: Training, cfg: Config =
     home = torch.full_like(transfer.validation.group, transfer.sources)
     base, features = programs.features(phi, {**transfer.validation.x, "head": home}, basis, cfg.chunk)
     return Linear(curvature, -(slopes.double() @ basis.double().T), base.double(), features)
+
+
+def _round(count: int, most: int) -> int:
+    """Of this many rows or the fewest more, so that few sizes have a program each: a power of two, or the most.
+
+    >>> [_round(count, 100) for count in (1, 3, 64, 65, 100)]
+    [1, 4, 64, 100, 100]
+    """
+    return min(most, 1 << (count - 1).bit_length())
 
 
 def _rows(pool: Pool, index: Tensor, task: Tensor) -> tuple[Tree, Tensor]:
@@ -156,12 +166,13 @@ def _programs(shape: Form) -> Programs:
     recorded = TRACED.run(directional)
 
     def features(phi: Params, x: Tree, basis: Tensor, most: int) -> tuple[Tensor, Tensor]:
-        """In parts of one size, so that there is one program: the last row comes again until its part is full."""
+        """In parts of one size: the last row comes again until its part is full."""
         count, size = len(leaves(x)[0]), -(-len(basis) // -(-len(basis) // most))
-        short = -count % ROWS
+        rows = _round(count, ROWS)
+        short = -count % rows
         x = tree_map(lambda leaf: torch.cat([leaf, leaf[-1:].expand(short, *leaf.shape[1:])]), x)
         found = []
-        for part in chunks(count + short, ROWS):
+        for part in chunks(count + short, rows):
             said = [recorded(phi, take(x, part), some) for some in torch.split(basis, size)]
             found.append((said[0][0], torch.cat([g for _, g in said]).movedim(0, -1).double()))
         out, g = take(concat(found), slice(count))

@@ -143,7 +143,7 @@ def mixture(share: Tensor) -> Mixture:
 
 
 def draw(transfer: Transfer, mixed: Mixture, u: Tensor) -> Drawn:
-    """Rows for every model: u [2, b], or [2, m, b] where each has numbers of its own -> [m, b]."""
+    """Rows for every model: u [2, b] or [2, 1, b], or [2, m, b] where each has numbers of its own -> [m, b]."""
     pool = transfer.pool
     task = torch.searchsorted(mixed.sums, u[0].expand(len(mixed.sums), -1).contiguous(), right=True)
     task = torch.minimum(task, mixed.last)
@@ -192,7 +192,9 @@ def train_models(
     or a setting for each model. `look` sees the models of a chunk every so many steps.
     """
     optimiser, device = adam(weight_decay=cfg.weight_decay), transfer.pool.y.device
-    seeds = (seed,) if isinstance(seed, int) else tuple(seed)
+    seeds = tuple(seed) if isinstance(seed, Sequence) else (seed,)
+    if len(seeds) not in (1, len(share)):
+        raise InputError("one seed, or one for each model", f"{len(seeds)} for {len(share)}", "pass as many as models")
     if start is None:
         first = to_device(stack([network(transfer, cfg, each).params for each in seeds]), device)
         start = tree_map(lambda leaf: leaf.expand(len(share), *leaf.shape[1:]), first)

@@ -112,7 +112,7 @@ def tune(
     entry, training = ENTRIES[name], Training(FAMILIES[label], SHOT, size.tuning, size.tasks)
 
     def value(config: Any) -> float:
-        stage = TRACED if device.type == "cuda" else None  # where compiling takes longer than a trial
+        stage = TRACED if device.type == "cuda" else None  # where compiling takes longer than a trial; None: by length
         learner, state = fit(entry.build, config, training, 0, device, fast=entry.fast, stage=stage)
         return far(name, validation, learner, state)
 
