@@ -9,7 +9,7 @@ import torch
 from warmstart.core import InputError, Prediction
 from warmstart.engine.loop import Diverged, silent
 from warmstart.engine.noise import generator
-from warmstart.engine.stage import PLAIN
+from warmstart.engine.stage import COMPILED, PLAIN, TRACED
 from warmstart.learners import reptile
 from warmstart.metrics.errors import squared_error
 from warmstart.studies import bayes_sine, inner_steps, sines
@@ -183,3 +183,16 @@ def test_a_checkpoint_of_longer_steps_is_left_alone(tmp_path):
     _, state = fit(folder=tmp_path / "row")
     assert int(state.done) == 40
     assert (tmp_path / "row-50" / "checkpoint.safetensors").read_bytes() == before
+
+
+@pytest.mark.parametrize(("iterations", "expected"), [(sines.LONG - 1, TRACED), (sines.LONG, COMPILED)])
+def test_long_trainings_are_compiled_on_a_cpu(iterations, expected):
+    class Built(Exception):
+        pass
+
+    def build(model, likelihood, config, stage):
+        assert stage is expected
+        raise Built
+
+    with pytest.raises(Built):
+        sines.fit(build, reptile.Config(), sines.Training(sine.DEFAULT, 10, iterations), 0, torch.device("cpu"))
