@@ -26,7 +26,7 @@ from warmstart.models.mlp import MLP
 
 pytestmark = pytest.mark.usefixtures("float64")
 TASKS, ROWS, INPUTS, KNOWN = 5, 4, 2, 3
-LOADED = cache(native._load)  # programs in C++ by their text
+LOADED = cache(native.load)  # programs in C++ by their text
 LIKELIHOODS = {"squared": squared, "binary": binary, "multiclass": multiclass}
 
 
@@ -375,7 +375,7 @@ def test_looped_is_plain(case, likelihood):
 def test_compiled_is_plain(case, likelihood, monkeypatch):
     """C++ unoptimised, each text once; what it does not take runs as recorded: inductor is slow (see the GPU test)."""
     monkeypatch.setattr(native, "FLAGS", ["-O0", *native.FLAGS[1:]])
-    monkeypatch.setattr(native, "_load", LOADED)
+    monkeypatch.setattr(native, "load", LOADED)
     monkeypatch.setattr("warmstart.engine.stage._inductor", _direct)
     plain, state = build(case, likelihood)
     fast, _ = build(case, likelihood, COMPILED)

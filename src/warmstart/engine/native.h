@@ -1,4 +1,4 @@
-// What programs written by native.py call. `real` is float or double.
+// What programs in C++ share, those that native.py writes above all. `real` is float or double.
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -115,3 +115,4 @@ static void product(const real* a, const real* b, real* c) {
     if constexpr (REST > 0) rows<REST, M, N - DONE, K, A0, A1, C0, C1, P>(a, p + DONE, c + DONE * C1);
   }
 }
+}  // namespace program

@@ -31,7 +31,6 @@ FLAGS = ["-O3", "-march=native", "-std=c++17", "-shared", "-fPIC", "-w"]
 # sums in any order, so that they are vectorised; what is not finite stays so
 FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-fno-signed-zeros", "-fassociative-math", "-ffp-contract=fast"]
 LARGEST_MATRIX = 2**14  # numbers; products of larger ones are left to a library
-PRELUDE = Path(__file__).with_name("native.h")
 
 _POINTWISE = {op: text.replace("tl.", "") for op, (text, _) in ops.POINTWISE.items()} | {
     aten.lerp.Scalar: "{0} + {2} * ({1} - {0})",
@@ -48,9 +47,11 @@ _MEANS = {aten.mean.default, aten.mean.dim}
 def native(graph: fx.GraphModule, example: list[Tensor]) -> Native | None:
     """`graph`, recorded on `example`, as one function; None where the program, a size or the machine forbids it."""
     try:
-        text, results = _written(graph.graph)
-        call = _load(text)
+        text, real, results = _written(graph.graph)
     except Unsupported:
+        return None
+    library = load(text, real)
+    if library is None:
         return None
     shapes = [(layout.shape, layout.dtype) for layout in results]
     pointers = ctypes.c_void_p * (len(example) + len(results))
@@ -58,7 +59,7 @@ def native(graph: fx.GraphModule, example: list[Tensor]) -> Native | None:
     def run(*given: Tensor) -> list[Tensor]:
         inputs = [leaf if leaf.is_contiguous() else leaf.contiguous() for leaf in given]  # as the text reads them
         outputs = [torch.empty(shape, dtype=dtype) for shape, dtype in shapes]
-        call(pointers(*[leaf.data_ptr() for leaf in inputs], *[leaf.data_ptr() for leaf in outputs]))
+        library.run(pointers(*[leaf.data_ptr() for leaf in inputs], *[leaf.data_ptr() for leaf in outputs]))
         return outputs
 
     return run
@@ -70,23 +71,24 @@ def compiler() -> str | None:
     return next((found for name in names if name and (found := shutil.which(name))), None)
 
 
-def _load(text: str) -> Any:
-    """The function of a source text."""
+def load(text: str, real: torch.dtype) -> Any:
+    """The functions of a source text, which may include `native.h`; None where it cannot be compiled."""
     found = compiler()
     if found is None:
-        raise Unsupported("no compiler")
+        return None
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "program.cpp"), Path(folder, "program.so")
-        source.write_text(text)
-        done = subprocess.run([found, *FLAGS, str(source), "-o", str(library)], capture_output=True, text=True)
+        source.write_text(f"typedef {TYPES[real]} real;\n{text}")
+        words = [found, *FLAGS, f"-I{Path(__file__).parent}", str(source), "-o", str(library)]
+        done = subprocess.run(words, capture_output=True, text=True)
         if done.returncode:
-            warnings.warn(f"a program does not compile, so other ways are used: {done.stderr[:500]}", stacklevel=4)
-            raise Unsupported("a program that does not compile")
-        return ctypes.CDLL(str(library)).run
+            warnings.warn(f"a program does not compile, so other ways are used: {done.stderr[:500]}", stacklevel=3)
+            return None
+        return ctypes.CDLL(str(library))
 
 
-def _written(graph: fx.Graph) -> tuple[str, list[Tensor]]:
-    """The source text of a program, and the layouts of its outputs."""
+def _written(graph: fx.Graph) -> tuple[str, torch.dtype, list[Tensor]]:
+    """The source text of a program, the type of its numbers, and the layouts of its outputs."""
     writer = _Writer(graph)
     lines, size = loops(writer.steps)
     given = [*writer.inputs, *writer.outputs]
@@ -94,8 +96,8 @@ def _written(graph: fx.Graph) -> tuple[str, list[Tensor]]:
     takes = [f"{kind}* __restrict {place.name}" for kind, place in zip(kinds, given, strict=True)]
     gets = [f"({kind}*)where[{i}]" for i, kind in enumerate(kinds)]
     text = [
-        f"typedef {TYPES[writer.real]} real;",
-        PRELUDE.read_text(),
+        '#include "native.h"',
+        "namespace program {",
         f"static void body({', '.join(takes)}, char* __restrict work) {{",
         *lines,
         "}",
@@ -104,7 +106,7 @@ def _written(graph: fx.Graph) -> tuple[str, list[Tensor]]:
         f"body({', '.join(gets)}, work.data);",
         "}}",
     ]
-    return "\n".join(text), [place.layout for place in writer.outputs]
+    return "\n".join(text), writer.real, [place.layout for place in writer.outputs]
 
 
 def _layout(node: Any) -> Tensor:

@@ -18,19 +18,19 @@ from torch import Tensor
 from torch.func import grad_and_value
 
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params, Task, Tree
-from warmstart.core.trees import Rows, dense
+from warmstart.core.trees import Rows
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.maths.descent import finish
 from warmstart.maths.memory import (
     EMPTY,
-    Entries,
     Memory,
-    Moved,
     check_search,
     empty_memory,
     entries,
     kernel_mean,
+    look,
     nearest,
+    posted,
     remember,
 )
 from warmstart.maths.optim import AdamState
@@ -101,18 +101,18 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         first = out.init({"params": params, "rates": rates})
         return State(*first, empty_memory(cfg.memory, model.width, like))
 
-    def rate(theta: Tree, h: Tensor, near: Entries, real: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
+    def rate(theta: Tree, h: Tensor, others: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
         """The rate, and the part of it that is the user's own."""
         own, warm = rate_of(theta["rates"], h, cfg.rate), done < cfg.warm_up
-        whole = own + kernel_mean(h, *near, real, cfg.sharpness, cfg.floor)
-        return whole.masked_fill(warm, cfg.warm_rate), own.masked_fill(warm, cfg.warm_rate)
+        return (own + others).masked_fill(warm, cfg.warm_rate), own.masked_fill(warm, cfg.warm_rate)
 
     def start(state: State, descriptor: Tree) -> Inner:
         """A new user is nobody in the memory."""
         h, memory = model.describe(state.theta["params"], descriptor), state.memory
         nobody = torch.full(h.shape[:-1], EMPTY, dtype=torch.long, device=h.device)
         place, real = nearest(memory, h, nobody, cfg.neighbours, cfg.search)
-        found, _ = rate(state.theta, h, entries(memory, place), real, state.opt.done)
+        others = kernel_mean(h, *entries(memory, place), real, cfg.sharpness, cfg.floor)
+        found, _ = rate(state.theta, h, others, state.opt.done)
         return Inner(model.split(state.theta["params"])[0], found)
 
     def step(state: State, inner: Inner, batch: Batch, noise: Tree) -> Inner:
@@ -121,27 +121,21 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     def predict(state: State, adapted: Params, x: Tree, noise: Tree) -> Any:
         return inner_loop.predict(state.theta["params"], adapted, x)
 
-    def total(known: tuple[Tree, Entries], real: Tensor, done: Tensor, tasks: Task) -> tuple[Tensor, Any]:
-        theta, near = known
-        h = model.describe(theta["params"], tasks.descriptor)
-        rates, own = rate(theta, h, near, real, done)
-        loss, _ = inner_loop.episodes(theta["params"], rates, tasks)
-        return loss.sum(), (rates, rates if cfg.compound else own, h)
-
     def gradients(theta: Tree, memory: Memory, done: Tensor, tasks: Task) -> tuple[Delta, Info]:
-        h = model.describe(theta["params"], tasks.descriptor)
-        near = nearest(memory, h, tasks.key, cfg.neighbours, cfg.search)
-        differentiated = grad_and_value(total, has_aux=True)
-        known = theta, entries(memory, near.place)
-        (grads, (vector, value)), (loss, (rates, kept, h)) = differentiated(known, near.real, done, tasks)
-        row = torch.cat([vector, value.unsqueeze(-1), near.real.unsqueeze(-1)], -1)
-        used = Rows(near.place.flatten(), row.flatten(0, -2), h.new_empty(cfg.memory, 0))
-        return Delta(grads, used, posted(tasks.key, h, kept)), Info(loss, rates.sum())
+        at = model.describe(theta["params"], tasks.descriptor)
+        seen = look(memory, at, tasks.key, cfg.neighbours, cfg.sharpness, cfg.floor, cfg.search)
 
-    def posted(key: Tensor, h: Tensor, kept: Tensor) -> Rows:
-        quotient = torch.div(key, sets, rounding_mode="floor").to(h.dtype).unsqueeze(-1)
-        row = torch.cat([torch.ones_like(quotient), quotient, quotient * quotient, h, kept.unsqueeze(-1)], -1)
-        return Rows(key % sets, row, h.new_empty(sets, 0))
+        def total(theta: Tree, others: Tensor) -> tuple[Tensor, Any]:
+            h = model.describe(theta["params"], tasks.descriptor)
+            rates, own = rate(theta, h, others + ((h - at) * seen.by_query).sum(-1), done)
+            loss, _ = inner_loop.episodes(theta["params"], rates, tasks)
+            return loss.sum(), (rates, rates if cfg.compound else own)
+
+        differentiated = grad_and_value(total, argnums=(0, 1), has_aux=True)
+        (grads, slope), (loss, (rates, kept)) = differentiated(theta, seen.mean)
+        row = torch.cat([slope[:, None, None] * seen.by_entry, seen.near.real.unsqueeze(-1)], -1)
+        used = Rows(seen.near.place.flatten(), row.flatten(0, -2), at.new_empty(cfg.memory, 0))
+        return Delta(grads, used, posted(tasks.key, at, kept, sets)), Info(loss, rates.sum())
 
     judged = stage.run(gradients)
 
@@ -151,22 +145,8 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
 
     def update(state: State, delta: Delta, count: Tensor) -> State:
         new = out.update(OuterState(state.theta, state.opt), OuterDelta(delta.grad), count)
-        place, row, _ = delta.near
-        trained = Moved(place, row * (-cfg.memory_lr / count), row[:, -1] > 0)
-        return State(*new, remember(state.memory, sets, *arrived(delta.inbox), new.opt.done, trained))
-
-    def arrived(box: Rows) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys and entries, and which of them stand for one user: of two different ones of a set none is written.
-
-        A user who came twice has the same entry twice, as long as both have the same descriptor.
-        """
-        numbers, entry = torch.split(box.row, [3, box.row.shape[1] - 3], 1)
-        total: Tensor = dense(box._replace(row=numbers.double())).index_select(0, box.place)
-        number, quotient, square = total.unbind(-1)
-        # number * square - quotient^2 is 0 for one whole number that came `number` times, else number - 1 and more
-        alone = number * (square - 0.5) < quotient * quotient
-        key = (quotient / number.clamp(min=1)).long() * sets + box.place
-        return key, entry / numbers[:, :1].clamp(min=1), alone  # of several where ranks have added up
+        rate = cfg.memory_lr / count
+        return State(*new, remember(state.memory, delta.inbox, new.opt.done, delta.near, rate))
 
     return Learner(
         init, start, step, finish, predict, meta_grad, update, steps=cfg.inner_steps, capturable=cfg.search == "exact"

@@ -6,6 +6,10 @@ One interface over three searches: `exact`, a product of matrices, which is the 
 
 from __future__ import annotations
 
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +19,8 @@ from scipy.spatial import cKDTree
 from torch import Tensor
 
 from warmstart.core import InputError
+from warmstart.core.trees import Rows, dense
+from warmstart.engine.native import load
 
 SEARCHES = ("exact", "tree", "faiss")
 EMPTY = -1
@@ -25,14 +31,6 @@ class Memory(NamedTuple):
     key: Tensor  # [m] whose entry it is; EMPTY where there is none
     entry: Tensor  # [m, d + 2] a vector, what is remembered with it, and |vector|^2, FAR where there is none
     used: Tensor  # [m] when it was last of use
-
-
-class Moved(NamedTuple):
-    """Entries that are trained, where a place may come more than once."""
-
-    place: Tensor  # [n]
-    by: Tensor  # [n, d + 2], of which the last column does not count
-    real: Tensor  # [n] whether that was a use of it
 
 
 class Near(NamedTuple):
@@ -163,8 +161,8 @@ def kernel_mean(query: Tensor, vector: Tensor, value: Tensor, real: Tensor, shar
 
     [*t] of queries [*t, d], vectors [*t, k, d] and values [*t, k], of which those count that are real.
     """
-    found: Tensor = _KernelMean.apply(query, vector, value, real, sharpness, floor)  # type: ignore[no-untyped-call]
-    return found
+    _, share = _shares(query, vector, real, sharpness, floor)
+    return (share * value).sum(-1)
 
 
 def _shares(query: Tensor, vector: Tensor, real: Tensor, sharpness: float, floor: float) -> tuple[Tensor, Tensor]:
@@ -174,68 +172,153 @@ def _shares(query: Tensor, vector: Tensor, real: Tensor, sharpness: float, floor
     return apart, s / (s.sum(-1, keepdim=True) + floor)
 
 
-class _KernelMean(torch.autograd.Function):
-    """With a derivative of fewer operations than are recorded without it, made of the inputs, so that it has one too:
+class Look(NamedTuple):
+    """The kernel mean of each query's nearest entries, and its slopes."""
+
+    near: Near
+    mean: Tensor  # [t]
+    by_query: Tensor  # [t, d]
+    by_entry: Tensor  # [t, k, d + 1] in its vector and its value
+
+
+def look(
+    memory: Memory, query: Tensor, own: Tensor, k: int, sharpness: float, floor: float, how: str = "exact"
+) -> Look:
+    """`nearest`, `kernel_mean` and its derivative,
 
     d mean / d value_k = a_k = s_k / (sum_j s_j + floor),   d mean / d s_k = (value_k - mean) / (sum_j s_j + floor),
-    d s_k / d vector_k = 2 sharpness s_k (query - vector_k) = -d s_k / d query
+    d s_k / d vector_k = 2 sharpness s_k (query - vector_k) = -d s_k / d query,
+
+    of queries [t, d]: on a CPU one function in C++, where the machine can compile it.
     """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(query: Tensor, vector: Tensor, value: Tensor, real: Tensor, sharpness: float, floor: float) -> Tensor:
-        return (_shares(query, vector, real, sharpness, floor)[1] * value).sum(-1, keepdim=True).squeeze(-1)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        ctx.save_for_backward(*inputs[:4])
-        ctx.sharpness, ctx.floor = inputs[4:]
-
-    @staticmethod
-    def backward(ctx: Any, slope: Tensor) -> Any:
-        query, vector, value, real = ctx.saved_tensors
-        apart, share = _shares(query, vector, real, ctx.sharpness, ctx.floor)
-        by_value = slope.unsqueeze(-1) * share
-        mean = (share * value).sum(-1, keepdim=True)
-        by_vector = ((2 * ctx.sharpness) * by_value * (value - mean)).unsqueeze(-1) * apart
-        return -by_vector.sum(-2), by_vector, by_value, None, None, None
+    if how == "exact" and _by_hand(query, own, *memory):
+        place, real, *found = _LOOK(query, own, memory.entry, memory.key, k, sharpness, floor)
+        return Look(Near(place, real), *found)
+    near = nearest(memory, query, own, k, how)
+    vector, value = entries(memory, near.place)
+    apart, by_value = _shares(query, vector, near.real, sharpness, floor)
+    mean = (by_value * value).sum(-1)
+    by_vector = ((2 * sharpness) * by_value * (value - mean.unsqueeze(-1))).unsqueeze(-1) * apart
+    return Look(near, mean, -by_vector.sum(-2), torch.cat([by_vector, by_value.unsqueeze(-1)], -1))
 
 
-def remember(
-    memory: Memory, sets: int, key: Tensor, entry: Tensor, real: Tensor, now: Tensor, moved: Moved | None = None
-) -> Memory:
-    """Entries [n, d + 1] written down where `real`, each in the set of places that is the remainder of its key: over
-    the one of the same key, else over the one that was least recently used. Two of one set must be the same. Before
-    that, entries are moved. `now` is later than all that was before."""
-    used = memory.used
-    if moved is not None:
-        used = used.scatter_reduce(0, moved.place, torch.where(moved.real, now, EMPTY), "amax")
-    group = key % sets
-    held = memory.key.view(sets, -1).index_select(0, group)
-    way = torch.where(held == key.unsqueeze(1), -torch.inf, used.view(sets, -1).index_select(0, group)).argmin(1)
-    place = group * held.shape[1] + way
-    where, by = moved[:2] if moved else (place[:0], memory.entry[:0])
-    return Memory(
-        memory.key.index_copy(0, place, torch.where(real, key, memory.key.index_select(0, place))),
-        _rewritten(memory.entry, where, by, place, entry, real),
-        used.scatter_reduce(0, place, torch.where(real, now, EMPTY), "amax"),
+def _looked(query: Tensor, own: Tensor, entry: Tensor, key: Tensor, k: int, sharpness: float, floor: float) -> Any:
+    found = _room(query, own, entry, key, k, sharpness, floor)
+    count = found[0].shape[1]
+    _call("look", query.dtype, entry, key, *entry.shape, query, own, len(query), count, k, sharpness, floor, *found)
+    return found
+
+
+def _room(query: Tensor, own: Tensor, entry: Tensor, key: Tensor, k: int, sharpness: float, floor: float) -> Any:
+    (many, d), count = query.shape, min(k + 1, len(entry))
+    place, real = key.new_empty(many, count), query.new_empty(many, count)
+    return place, real, query.new_empty(many), query.new_empty(many, d), query.new_empty(many, count, d + 1)
+
+
+def posted(key: Tensor, vector: Tensor, value: Tensor, sets: int) -> Rows:
+    """Users [n] who ask to be remembered, by the remainder of their key: such rows may be added up."""
+    quotient = torch.div(key, sets, rounding_mode="floor").to(vector.dtype).unsqueeze(-1)
+    row = torch.cat([torch.ones_like(quotient), quotient, quotient * quotient, vector, value.unsqueeze(-1)], -1)
+    return Rows(key % sets, row, vector.new_empty(sets, 0))
+
+
+def remember(memory: Memory, come: Rows, now: Tensor, trained: Rows, rate: Tensor) -> Memory:
+    """Entries descend by `rate` times the rows of `trained` [n, d + 2], whose last number tells of a use; then users
+    who have come are written down, each in the set of places that is the remainder of its key: over the one of the
+    same key, else over the one that was least recently used. Of two different ones of a set none is written. `now` is
+    later than all that was before. On a CPU one function in C++, as above.
+
+    A user who came twice has the same entry twice, as long as both have the same descriptor.
+    """
+    sets = len(come.table)
+    if _by_hand(memory.entry, *memory, *come, now, *trained, rate):
+        return Memory(*_REMEMBER(*memory, sets, come.place, come.row, now, trained.place, trained.row, rate))
+    key, entry, alone = _arrived(come)
+    used = memory.used.scatter_reduce(0, trained.place, torch.where(trained.row[:, -1] > 0, now, EMPTY), "amax")
+    held = memory.key.view(sets, -1).index_select(0, come.place)
+    since = used.view(sets, -1).index_select(0, come.place)
+    place = come.place * held.shape[1] + torch.where(held == key.unsqueeze(1), -torch.inf, since).argmin(1)
+    entries = memory.entry[:, :-1].index_add(0, trained.place, trained.row[:, :-1] * -rate)
+    return filled_memory(
+        memory.key.index_copy(0, place, torch.where(alone, key, memory.key.index_select(0, place))),
+        entries.index_copy(0, place, torch.where(alone.unsqueeze(1), entry, entries.index_select(0, place))),
+        used.scatter_reduce(0, place, torch.where(alone, now, EMPTY), "amax"),
     )
 
 
-@torch.library.custom_op("warmstart::rewritten", mutates_args=())
-def _rewritten(table: Tensor, where: Tensor, by: Tensor, place: Tensor, row: Tensor, real: Tensor) -> Tensor:
-    """Rows moved, then rows put: an operation, so that the table is copied once, which is most of the cost."""
-    new = table.clone().index_add_(0, where, by)
-    moved = new.index_select(0, where)
-    new[:, -1].index_copy_(0, where, _square(moved[:, :-2]).masked_fill_(moved[:, -1] >= FAR, FAR))
-    put = torch.cat([row, _square(row[:, :-1]).unsqueeze(1)], 1)
-    return new.index_copy_(0, place, torch.where(real.unsqueeze(1), put, new.index_select(0, place)))
+def _arrived(come: Rows) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys and entries, and which of them stand for one user."""
+    numbers, entry = torch.split(come.row, [3, come.row.shape[1] - 3], 1)
+    total: Tensor = dense(come._replace(row=numbers.double())).index_select(0, come.place)
+    number, quotient, square = total.unbind(-1)
+    # number * square - quotient^2 is 0 for one whole number that came `number` times, else number - 1 and more
+    alone = number * (square - 0.5) < quotient * quotient
+    key = (quotient / number.clamp(min=1)).long() * len(come.table) + come.place
+    return key, entry / numbers[:, :1].clamp(min=1), alone  # of several where ranks have added up
 
 
-@_rewritten.register_fake
-def _(table: Tensor, where: Tensor, by: Tensor, place: Tensor, row: Tensor, real: Tensor) -> Tensor:
-    return torch.empty_like(table)
+def _remembered(
+    key: Tensor, entry: Tensor, used: Tensor, sets: int, home: Tensor, come: Tensor, now: Tensor,
+    where: Tensor, by: Tensor, rate: Tensor,
+) -> Any:  # fmt: skip
+    new = _copies(key, entry, used)
+    written, moved = (home, come, len(home)), (where, by, len(where), rate)
+    _call("remember", entry.dtype, key, entry, used, *entry.shape, sets, *written, *moved, now, FAR, *new)
+    return new
+
+
+def _copies(key: Tensor, entry: Tensor, used: Tensor, *rest: Any) -> Any:
+    return torch.empty_like(key), torch.empty_like(entry), torch.empty_like(used)
+
+
+def _operation(name: str, takes: str, gives: int, run: Callable[..., Any], room: Callable[..., Any]) -> Any:
+    """What a recorded program sees of a function in C++; `room` makes tensors like its results."""
+    torch.library.define(f"warmstart::{name}", f"({takes}) -> ({', '.join(['Tensor'] * gives)})")
+    torch.library.impl(f"warmstart::{name}", "CPU", run)
+    torch.library.register_fake(f"warmstart::{name}", room)
+    return getattr(torch.ops.warmstart, name).default
+
+
+_LOOK = _operation(
+    "look",
+    "Tensor query, Tensor own, Tensor entry, Tensor key, int k, float sharpness, float floor",
+    5,
+    _looked,
+    _room,
+)
+_REMEMBER = _operation(
+    "remember",
+    "Tensor key, Tensor entry, Tensor used, int sets, Tensor home, Tensor come, Tensor now, "
+    "Tensor where, Tensor by, Tensor rate",
+    3,
+    _remembered,
+    _copies,
+)
+
+
+def _by_hand(real: Tensor, *rest: Tensor) -> bool:
+    """Whether functions in C++ take it: all on a CPU, real numbers of one precision and long whole ones."""
+    alike = all(x.device.type == "cpu" and x.dtype in (real.dtype, torch.long) for x in (real, *rest))
+    return alike and real.dtype in (torch.float32, torch.float64) and _library(real.dtype) is not None
+
+
+@cache
+def _library(real: torch.dtype) -> Any:
+    """The functions of `memory.cpp`; None where they cannot be compiled."""
+    return load(Path(__file__).with_suffix(".cpp").read_text(), real)
+
+
+def _call(name: str, real: torch.dtype, *given: Any) -> None:
+    """One of them, which takes pointers to what is contiguous, whole numbers and double ones."""
+    kept = [x.contiguous() if isinstance(x, Tensor) else x for x in given]
+    getattr(_library(real), name)(*[_KINDS[type(x)](x) for x in kept])
+
+
+_KINDS: dict[type, Callable[[Any], Any]] = {
+    Tensor: lambda x: ctypes.c_void_p(x.data_ptr()),
+    int: ctypes.c_int64,
+    float: ctypes.c_double,
+}
 
 
 def _square(vector: Tensor) -> Tensor:
