@@ -205,6 +205,12 @@ def test_without_a_compiler_programs_run_as_recorded(monkeypatch):
     torch.testing.assert_close(stage.COMPILED.run(lambda a: (a @ a.T).exp())(MATRIX), (MATRIX @ MATRIX.T).exp())
 
 
+def test_a_compiler_that_cannot_be_started_is_told_of(monkeypatch):
+    monkeypatch.setattr(module, "compiler", lambda: __file__)
+    with pytest.warns(UserWarning, match="other ways are used"):
+        assert module.load("", torch.float32) is None
+
+
 def test_a_program_that_does_not_compile_is_told_of(monkeypatch):
     graph, example, _ = record(lambda a: a + 1, *flatten((MATRIX,)))
     monkeypatch.setattr(module, "FLAGS", [*module.FLAGS, "-DINFINITY=?", "-Dreal=?"])

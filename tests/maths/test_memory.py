@@ -130,6 +130,28 @@ def test_numbers_that_are_none_do_no_harm(way):
         assert place.shape == (5, 5) and 0 <= int(place.min()) <= int(place.max()) < 40
 
 
+def test_the_key_of_nobody_is_never_written(way):
+    memory = filled_memory(torch.tensor([5, EMPTY, 6, 7]), torch.randn(4, 2), torch.tensor([1.0, -1.0, 1.0, 1.0]))
+    come = posted(torch.tensor([EMPTY]), torch.zeros(1, 1), torch.ones(1), 1)
+    torch.testing.assert_close(remember(memory, come, torch.tensor(2.0), *still(memory)), memory)
+
+
+def test_what_does_not_fit_is_refused_or_done_by_operations(way):
+    memory, query, own = filled(12, 2, 0), torch.randn(3, 2), torch.full((3,), EMPTY)
+    for bad in (query[:, :1], query.float()):
+        with pytest.raises(RuntimeError):
+            look(memory, bad, own, 4, 0.7, 0.3)
+    turned = memory._replace(entry=memory.entry.T.contiguous().T)
+    torch.testing.assert_close(look(turned, query, own, 4, 0.7, 0.3), look(memory, query, own, 4, 0.7, 0.3))
+    come = posted(torch.tensor([50, 51]), torch.randn(2, 2), torch.randn(2), 4)
+    written = remember(memory, come, torch.ones(()), *still(memory))
+    torch.testing.assert_close(remember(turned, come, torch.ones(()), *still(memory)), written)
+    with pytest.raises(RuntimeError):
+        remember(
+            memory, posted(torch.tensor([50]), torch.randn(1, 2), torch.randn(1), 5), torch.ones(()), *still(memory)
+        )
+
+
 def test_the_least_recently_used_entry_of_a_set_leaves(way):
     torch.manual_seed(1)
     sets, ways = 3, 4

@@ -72,19 +72,23 @@ def compiler() -> str | None:
 
 
 def load(text: str, real: torch.dtype) -> Any:
-    """The functions of a source text, which may include `native.h`; None where it cannot be compiled."""
+    """The functions of a source text, which may include `native.h`; None where it cannot be compiled or loaded."""
     found = compiler()
     if found is None:
         return None
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder, "program.cpp"), Path(folder, "program.so")
-        source.write_text(f"typedef {TYPES[real]} real;\n{text}")
-        words = [found, *FLAGS, f"-I{Path(__file__).parent}", str(source), "-o", str(library)]
-        done = subprocess.run(words, capture_output=True, text=True)
-        if done.returncode:
-            warnings.warn(f"a program does not compile, so other ways are used: {done.stderr[:500]}", stacklevel=3)
-            return None
-        return ctypes.CDLL(str(library))
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            source, library = Path(folder, "program.cpp"), Path(folder, "program.so")
+            source.write_text(f"typedef {TYPES[real]} real;\n{text}")
+            words = [found, *FLAGS, f"-I{Path(__file__).parent}", str(source), "-o", str(library)]
+            done = subprocess.run(words, capture_output=True, text=True)
+            if not done.returncode:
+                return ctypes.CDLL(str(library))
+        reason = done.stderr
+    except OSError as error:  # a folder from which nothing may be run, or a compiler that is none
+        reason = str(error)
+    warnings.warn(f"a program does not compile, so other ways are used: {reason[:500]}", stacklevel=3)
+    return None
 
 
 def _written(graph: fx.Graph) -> tuple[str, torch.dtype, list[Tensor]]:

@@ -14,6 +14,7 @@ typedef const real* __restrict in;
 typedef real* __restrict out;
 constexpr int AT_ONCE = BYTES == 64 ? 8 : 4;  // entries whose products are taken together
 constexpr int WIDE = 2 * W;                   // with so many queries
+constexpr int64_t EMPTY = -1;                 // the key of no user
 
 // Scores as whole numbers of the same order, which have a maximum in one go, and back. What is no number is the least.
 typedef decltype(vec{} < vec{}) ranks;
@@ -130,20 +131,24 @@ extern "C" void look(in entry, const int64_t* key, int64_t entries, int64_t widt
       real total = floor, sum = 0;
       for (int64_t k = 0; k < count; k++) {
         const int64_t i = place[t * count + k] = met[k].second;
-        const bool counts = k < found && key[i] != -1 && key[i] != own[t] && real_ones < wanted;
+        const bool counts = k < found && key[i] != EMPTY && key[i] != own[t] && real_ones < wanted;
         real_ones += counts;
         kept[t * count + k] = counts;
         real apart = 0;
         for (int64_t j = 0; j < d; j++) apart += (q[j] - entry[i * width + j]) * (q[j] - entry[i * width + j]);
         share[k] = counts ? std::exp(real(-sharpness) * apart) : 0;
         total += share[k];
-        sum += share[k] * entry[i * width + d];
+        if (counts) sum += share[k] * entry[i * width + d];
       }
       mean[t] = sum / total;
       std::fill_n(by_query + t * d, d, real(0));
       for (int64_t k = 0; k < count; k++) {
         in v = entry + place[t * count + k] * width;
         out slope = by_entry + (t * count + k) * (d + 1);
+        if (!kept[t * count + k]) {
+          std::fill_n(slope, d + 1, real(0));
+          continue;
+        }
         const real by_value = share[k] / total, factor = real(2 * sharpness) * by_value * (v[d] - mean[t]);
         for (int64_t j = 0; j < d; j++) {
           slope[j] = factor * (q[j] - v[j]);
@@ -158,7 +163,7 @@ extern "C" void look(in entry, const int64_t* key, int64_t entries, int64_t widt
 // new_key, new_entry and new_used: entries descend, then users are written who came alone to their set
 extern "C" void remember(const int64_t* key, in entry, in used, int64_t entries, int64_t width, int64_t sets,
                          const int64_t* home, in come, int64_t many, const int64_t* where, in by, int64_t moves,
-                         in rate, in now, double far, int64_t* new_key, out new_entry, out new_used) {
+                         in rate, in now, int64_t* new_key, out new_entry, out new_used) {
   const int64_t d = width - 2, ways = entries / sets, posted = d + 4;
   std::memcpy(new_key, key, entries * sizeof(int64_t));
   std::memcpy(new_entry, entry, entries * width * sizeof(real));
@@ -172,15 +177,16 @@ extern "C" void remember(const int64_t* key, in entry, in used, int64_t entries,
   }
   for (int64_t i = 0; i < moves; i++) {
     out row = new_entry + where[i] * width;
-    if (row[d + 1] < real(far)) row[d + 1] = square(row, d);
+    if (key[where[i]] != EMPTY) row[d + 1] = square(row, d);
   }
   std::vector<double> sum(3 * sets);
   for (int64_t i = 0; i < many; i++)
     for (int k = 0; k < 3; k++) sum[3 * home[i] + k] += come[i * posted + k];
   for (int64_t i = 0; i < many; i++) {
     const double *total = &sum[3 * home[i]], number = std::max(total[0], 1.0);
-    if (total[0] * (total[2] - 0.5) >= total[1] * total[1]) continue;  // nobody, or several
+    if (!(total[0] * (total[2] - 0.5) < total[1] * total[1])) continue;  // nobody, or several
     const int64_t own = int64_t(total[1] / number) * sets + home[i], left = home[i] * ways, right = left + ways;
+    if (own == EMPTY) continue;
     int64_t place = std::find(new_key + left, new_key + right, own) - new_key;
     if (place == right) place = std::min_element(new_used + left, new_used + right) - new_used;
     const real* fresh = come + i * posted;

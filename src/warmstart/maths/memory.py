@@ -7,7 +7,7 @@ One interface over three searches: `exact`, a product of matrices, which is the 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -85,7 +85,7 @@ def _exact(query: Tensor, entry: Tensor, count: int) -> Tensor:
     size, block = len(entry), _block(len(entry), count)
     if not block:
         return torch.topk(near, count, 0).indices.movedim(0, -1)
-    nearest_of = near.reshape(block, -1, *near.shape[1:]).amax(0).movedim(0, -1)
+    nearest_of = near.reshape(block, size // block, *near.shape[1:]).amax(0).movedim(0, -1)
     first = torch.topk(nearest_of, count, sorted=False).indices
     place = (first.unsqueeze(-1) + torch.arange(0, size, size // block, device=entry.device)).flatten(-2)
     found = torch.topk(near.movedim(0, -1).gather(-1, place), count).indices
@@ -189,9 +189,12 @@ def look(
     d mean / d value_k = a_k = s_k / (sum_j s_j + floor),   d mean / d s_k = (value_k - mean) / (sum_j s_j + floor),
     d s_k / d vector_k = 2 sharpness s_k (query - vector_k) = -d s_k / d query,
 
-    of queries [t, d]: on a CPU one function in C++, where the machine can compile it.
+    of queries [t, d], of which it is not to be differentiated itself. On a CPU one function in C++, where the machine
+    can compile it.
     """
-    if how == "exact" and _by_hand(query, own, *memory):
+    asked = *query.shape[:1], memory.entry.shape[1] - 2
+    fits = how == "exact" and query.shape == asked and own.shape == asked[:1] and len(memory.key) > 0
+    if fits and _by_hand((query, memory.entry), (own, memory.key)):
         place, real, *found = _LOOK(query, own, memory.entry, memory.key, k, sharpness, floor)
         return Look(Near(place, real), *found)
     near = nearest(memory, query, own, k, how)
@@ -231,7 +234,10 @@ def remember(memory: Memory, come: Rows, now: Tensor, trained: Rows, rate: Tenso
     A user who came twice has the same entry twice, as long as both have the same descriptor.
     """
     sets = len(come.table)
-    if _by_hand(memory.entry, *memory, *come, now, *trained, rate):
+    rows, width = memory.entry.shape
+    fits = rows % sets == 0 and come.row.shape[1] == width + 2 and trained.row.shape[1] == width
+    real = memory.entry, memory.used, come.row, now, trained.row, rate
+    if fits and _by_hand(real, (memory.key, come.place, trained.place)):
         return Memory(*_REMEMBER(*memory, sets, come.place, come.row, now, trained.place, trained.row, rate))
     key, entry, alone = _arrived(come)
     used = memory.used.scatter_reduce(0, trained.place, torch.where(trained.row[:, -1] > 0, now, EMPTY), "amax")
@@ -254,6 +260,7 @@ def _arrived(come: Rows) -> tuple[Tensor, Tensor, Tensor]:
     # number * square - quotient^2 is 0 for one whole number that came `number` times, else number - 1 and more
     alone = number * (square - 0.5) < quotient * quotient
     key = (quotient / number.clamp(min=1)).long() * len(come.table) + come.place
+    alone = alone & (key != EMPTY)
     return key, entry / numbers[:, :1].clamp(min=1), alone  # of several where ranks have added up
 
 
@@ -263,12 +270,12 @@ def _remembered(
 ) -> Any:  # fmt: skip
     new = _copies(key, entry, used)
     written, moved = (home, come, len(home)), (where, by, len(where), rate)
-    _call("remember", entry.dtype, key, entry, used, *entry.shape, sets, *written, *moved, now, FAR, *new)
+    _call("remember", entry.dtype, key, entry, used, *entry.shape, sets, *written, *moved, now, *new)
     return new
 
 
 def _copies(key: Tensor, entry: Tensor, used: Tensor, *rest: Any) -> Any:
-    return torch.empty_like(key), torch.empty_like(entry), torch.empty_like(used)
+    return key.new_empty(key.shape), entry.new_empty(entry.shape), used.new_empty(used.shape)
 
 
 def _operation(name: str, takes: str, gives: int, run: Callable[..., Any], room: Callable[..., Any]) -> Any:
@@ -296,10 +303,12 @@ _REMEMBER = _operation(
 )
 
 
-def _by_hand(real: Tensor, *rest: Tensor) -> bool:
+def _by_hand(real: Sequence[Tensor], whole: Sequence[Tensor]) -> bool:
     """Whether functions in C++ take it: all on a CPU, real numbers of one precision and long whole ones."""
-    alike = all(x.device.type == "cpu" and x.dtype in (real.dtype, torch.long) for x in (real, *rest))
-    return alike and real.dtype in (torch.float32, torch.float64) and _library(real.dtype) is not None
+    kind = real[0].dtype
+    alike = all(x.dtype == kind for x in real) and all(x.dtype == torch.long for x in whole)
+    near = all(x.device.type == "cpu" for x in (*real, *whole))
+    return alike and near and kind in (torch.float32, torch.float64) and _library(kind) is not None
 
 
 @cache
@@ -311,14 +320,13 @@ def _library(real: torch.dtype) -> Any:
 def _call(name: str, real: torch.dtype, *given: Any) -> None:
     """One of them, which takes pointers to what is contiguous, whole numbers and double ones."""
     kept = [x.contiguous() if isinstance(x, Tensor) else x for x in given]
-    getattr(_library(real), name)(*[_KINDS[type(x)](x) for x in kept])
+    getattr(_library(real), name)(*[_word(x) for x in kept])
 
 
-_KINDS: dict[type, Callable[[Any], Any]] = {
-    Tensor: lambda x: ctypes.c_void_p(x.data_ptr()),
-    int: ctypes.c_int64,
-    float: ctypes.c_double,
-}
+def _word(x: Any) -> Any:
+    if isinstance(x, Tensor):
+        return ctypes.c_void_p(x.data_ptr())
+    return ctypes.c_int64(x) if isinstance(x, int) else ctypes.c_double(x)
 
 
 def _square(vector: Tensor) -> Tensor:
