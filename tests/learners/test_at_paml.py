@@ -108,7 +108,9 @@ def test_users_of_one_set_in_one_update_come_again():
     assert found.tolist() == [60, EMPTY, 7, EMPTY, EMPTY, EMPTY]
 
 
-@pytest.mark.parametrize("keys", [(3, *[6] * 9), (3_000_000, 3_000_003)])
+@pytest.mark.parametrize(
+    "keys", [(3, *[6] * 9), (3_000_000, 3_000_003), (2**40, 2**40 + 3), (3 * 2**32, 3 * 2**32 + 3 * 2**20)]
+)
 def test_two_users_of_one_set_are_never_taken_for_one(keys):
     _, learner, state, tasks = setting(keys=keys)
     state = learner.update(state, learner.meta_grad(state, tasks, ())[0], torch.tensor(float(len(keys))))

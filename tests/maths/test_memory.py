@@ -130,6 +130,22 @@ def test_numbers_that_are_none_do_no_harm(way):
         assert place.shape == (5, 5) and 0 <= int(place.min()) <= int(place.max()) < 40
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_large_and_negative_keys_in_either_precision(kind, way):
+    memory = empty_memory(625 * 2, 1, torch.zeros((), dtype=kind))
+    trained, rate = still(memory)
+
+    def written(key):
+        come = posted(key, torch.randn(len(key), 1, dtype=kind), torch.randn(len(key), dtype=kind), 625)
+        now = torch.ones((), dtype=kind)
+        found = remember(memory, come, now, trained._replace(row=trained.row.to(kind)), rate.to(kind)).key
+        return sorted(found[found != EMPTY].tolist())
+
+    key = torch.tensor([2_560_000, 2_560_626, 72_400_002, 2**40 + 3, -77_777])
+    assert written(key) == sorted(key.tolist())
+    assert written(torch.tensor([2_560_000, 2_560_625])) == []
+
+
 def test_the_key_of_nobody_is_never_written(way):
     memory = filled_memory(torch.tensor([5, EMPTY, 6, 7]), torch.randn(4, 2), torch.tensor([1.0, -1.0, 1.0, 1.0]))
     come = posted(torch.tensor([EMPTY]), torch.zeros(1, 1), torch.ones(1), 1)

@@ -82,7 +82,7 @@ class State(NamedTuple):
 class Delta(NamedTuple):
     grad: Tree  # summed over tasks, shaped like theta
     near: Rows  # [m, d + 2] gradient of the entries, and how often one was a neighbour
-    inbox: Rows  # [sets, 3 + d + 1] users by the remainder of their key: number, quotient, its square, entry
+    inbox: Rows  # users by the remainder of their key, as they are posted
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:

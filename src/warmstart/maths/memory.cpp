@@ -15,6 +15,7 @@ typedef real* __restrict out;
 constexpr int AT_ONCE = BYTES == 64 ? 8 : 4;  // entries whose products are taken together
 constexpr int WIDE = 2 * W;                   // with so many queries
 constexpr int64_t EMPTY = -1;                 // the key of no user
+constexpr int PARTS = 3, TOLD = 1 + 2 * PARTS;  // of a key, and what comes of a user before the entry
 
 // Scores as whole numbers of the same order, which have a maximum in one go, and back. What is no number is the least.
 typedef decltype(vec{} < vec{}) ranks;
@@ -160,11 +161,29 @@ extern "C" void look(in entry, const int64_t* key, int64_t entries, int64_t widt
   }
 }
 
+// home [many]; come [many, TOLD + d + 1]
+extern "C" void post(const int64_t* key, in vector, in value, int64_t many, int64_t d, int64_t sets, int64_t* home,
+                     out come) {
+  for (int64_t i = 0; i < many; i++) {
+    out row = come + i * (TOLD + d + 1);
+    home[i] = (key[i] % sets + sets) % sets;
+    const int64_t quotient = (key[i] - home[i]) / sets;
+    const int64_t parts[PARTS] = {quotient & 1023, quotient >> 10 & 1023, quotient >> 20};
+    row[0] = 1;
+    for (int k = 0; k < PARTS; k++) {
+      row[1 + k] = parts[k];
+      row[1 + PARTS + k] = row[1 + k] * row[1 + k];
+    }
+    std::memcpy(row + TOLD, vector + i * d, d * sizeof(real));
+    row[TOLD + d] = value[i];
+  }
+}
+
 // new_key, new_entry and new_used: entries descend, then users are written who came alone to their set
 extern "C" void remember(const int64_t* key, in entry, in used, int64_t entries, int64_t width, int64_t sets,
                          const int64_t* home, in come, int64_t many, const int64_t* where, in by, int64_t moves,
                          in rate, in now, int64_t* new_key, out new_entry, out new_used) {
-  const int64_t d = width - 2, ways = entries / sets, posted = d + 4;
+  const int64_t d = width - 2, ways = entries / sets, posted = TOLD + d + 1;
   std::memcpy(new_key, key, entries * sizeof(int64_t));
   std::memcpy(new_entry, entry, entries * width * sizeof(real));
   std::memcpy(new_used, used, entries * sizeof(real));
@@ -179,19 +198,25 @@ extern "C" void remember(const int64_t* key, in entry, in used, int64_t entries,
     out row = new_entry + where[i] * width;
     if (key[where[i]] != EMPTY) row[d + 1] = square(row, d);
   }
-  std::vector<double> sum(3 * sets);
+  std::vector<double> sum(TOLD * sets);
   for (int64_t i = 0; i < many; i++)
-    for (int k = 0; k < 3; k++) sum[3 * home[i] + k] += come[i * posted + k];
+    for (int k = 0; k < TOLD; k++) sum[TOLD * home[i] + k] += come[i * posted + k];
   for (int64_t i = 0; i < many; i++) {
-    const double *total = &sum[3 * home[i]], number = std::max(total[0], 1.0);
-    if (!(total[0] * (total[2] - 0.5) < total[1] * total[1])) continue;  // nobody, or several
-    const int64_t own = int64_t(total[1] / number) * sets + home[i], left = home[i] * ways, right = left + ways;
+    const double *total = &sum[TOLD * home[i]], number = std::max(total[0], 1.0);
+    bool alone = true;
+    int64_t quotient = 0;
+    for (int k = 1; k <= PARTS; k++) {
+      alone &= total[0] * (total[PARTS + k] - 0.5) < total[k] * total[k];
+      quotient += int64_t(total[k] / number) * (int64_t(1) << 10 * (k - 1));
+    }
+    if (!alone) continue;  // nobody, or several
+    const int64_t own = quotient * sets + home[i], left = home[i] * ways, right = left + ways;
     if (own == EMPTY) continue;
     int64_t place = std::find(new_key + left, new_key + right, own) - new_key;
     if (place == right) place = std::min_element(new_used + left, new_used + right) - new_used;
     const real* fresh = come + i * posted;
     real* row = new_entry + place * width;
-    for (int64_t k = 0; k <= d; k++) row[k] = fresh[3 + k] / std::max(fresh[0], real(1));
+    for (int64_t k = 0; k <= d; k++) row[k] = fresh[TOLD + k] / std::max(fresh[0], real(1));
     row[d + 1] = square(row, d);
     new_key[place] = own;
     new_used[place] = std::max(new_used[place], *now);

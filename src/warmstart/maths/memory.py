@@ -24,6 +24,7 @@ from warmstart.engine.native import load
 
 SEARCHES = ("exact", "tree", "faiss")
 EMPTY = -1
+PARTS = 3  # of a key
 FAR = 1e30  # |vector|^2 where there is none: more than any, and finite, as all that is saved must be
 
 
@@ -219,10 +220,16 @@ def _room(query: Tensor, own: Tensor, entry: Tensor, key: Tensor, k: int, sharpn
 
 
 def posted(key: Tensor, vector: Tensor, value: Tensor, sets: int) -> Rows:
-    """Users [n] who ask to be remembered, by the remainder of their key: such rows may be added up."""
-    quotient = torch.div(key, sets, rounding_mode="floor").to(vector.dtype).unsqueeze(-1)
-    row = torch.cat([torch.ones_like(quotient), quotient, quotient * quotient, vector, value.unsqueeze(-1)], -1)
-    return Rows(key % sets, row, vector.new_empty(sets, 0))
+    """Users [n] who ask to be remembered, by the remainder of their key: such rows may be added up. The quotient is
+    told in parts that are exact in single precision, with their squares."""
+    table = vector.new_empty(sets, 0)
+    if vector.ndim == 2 and key.shape == value.shape == vector.shape[:1] and _by_hand((vector, value), (key,)):
+        home, come = _POST(key, vector, value, sets)
+        return Rows(home, come, table)
+    quotient = torch.div(key, sets, rounding_mode="floor")
+    parts = torch.stack([quotient & 1023, (quotient >> 10) & 1023, quotient >> 20], -1).to(vector.dtype)
+    row = torch.cat([torch.ones_like(parts[..., :1]), parts, parts * parts, vector, value.unsqueeze(-1)], -1)
+    return Rows(key % sets, row, table)
 
 
 def remember(memory: Memory, come: Rows, now: Tensor, trained: Rows, rate: Tensor) -> Memory:
@@ -235,7 +242,7 @@ def remember(memory: Memory, come: Rows, now: Tensor, trained: Rows, rate: Tenso
     """
     sets = len(come.table)
     rows, width = memory.entry.shape
-    fits = rows % sets == 0 and come.row.shape[1] == width + 2 and trained.row.shape[1] == width
+    fits = rows % sets == 0 and come.row.shape[1] == width + 2 * PARTS and trained.row.shape[1] == width
     real = memory.entry, memory.used, come.row, now, trained.row, rate
     if fits and _by_hand(real, (memory.key, come.place, trained.place)):
         return Memory(*_REMEMBER(*memory, sets, come.place, come.row, now, trained.place, trained.row, rate))
@@ -254,14 +261,14 @@ def remember(memory: Memory, come: Rows, now: Tensor, trained: Rows, rate: Tenso
 
 def _arrived(come: Rows) -> tuple[Tensor, Tensor, Tensor]:
     """Keys and entries, and which of them stand for one user."""
-    numbers, entry = torch.split(come.row, [3, come.row.shape[1] - 3], 1)
+    numbers, entry = torch.split(come.row, [1 + 2 * PARTS, come.row.shape[1] - 1 - 2 * PARTS], 1)
     total: Tensor = dense(come._replace(row=numbers.double())).index_select(0, come.place)
-    number, quotient, square = total.unbind(-1)
-    # number * square - quotient^2 is 0 for one whole number that came `number` times, else number - 1 and more
-    alone = number * (square - 0.5) < quotient * quotient
-    key = (quotient / number.clamp(min=1)).long() * len(come.table) + come.place
-    alone = alone & (key != EMPTY)
-    return key, entry / numbers[:, :1].clamp(min=1), alone  # of several where ranks have added up
+    number, part, square = torch.split(total, [1, PARTS, PARTS], 1)
+    # number * square - part^2 is 0 for one whole number that came `number` times, else number - 1 and more
+    alone = (number * (square - 0.5) < part * part).all(1)
+    low, middle, high = (part / number.clamp(min=1)).long().unbind(1)
+    key = (low + (middle << 10) + (high << 20)) * len(come.table) + come.place
+    return key, entry / numbers[:, :1].clamp(min=1), alone & (key != EMPTY)  # of several where ranks have added up
 
 
 def _remembered(
@@ -272,6 +279,17 @@ def _remembered(
     written, moved = (home, come, len(home)), (where, by, len(where), rate)
     _call("remember", entry.dtype, key, entry, used, *entry.shape, sets, *written, *moved, now, *new)
     return new
+
+
+def _posted(key: Tensor, vector: Tensor, value: Tensor, sets: int) -> Any:
+    home, come = _letters(key, vector, value, sets)
+    _call("post", vector.dtype, key, vector, value, *vector.shape, sets, home, come)
+    return home, come
+
+
+def _letters(key: Tensor, vector: Tensor, value: Tensor, sets: int) -> Any:
+    many, d = vector.shape
+    return key.new_empty(many), vector.new_empty(many, 1 + 2 * PARTS + d + 1)
 
 
 def _copies(key: Tensor, entry: Tensor, used: Tensor, *rest: Any) -> Any:
@@ -293,6 +311,7 @@ _LOOK = _operation(
     _looked,
     _room,
 )
+_POST = _operation("post", "Tensor key, Tensor vector, Tensor value, int sets", 2, _posted, _letters)
 _REMEMBER = _operation(
     "remember",
     "Tensor key, Tensor entry, Tensor used, int sets, Tensor home, Tensor come, Tensor now, "
