@@ -48,7 +48,7 @@ LEARNERS = entries(
         "scratch": lambda at: scratch.Config(inner_lr=0.01, test_steps=50),
         "maml": lambda at: maml.Config(**DESCENT),
         "fomaml": lambda at: maml.Config(**DESCENT, first_order=True),
-        "reptile": lambda at: reptile.Config(inner_lr=1e-3, inner_steps=8, test_steps=50, outer_lr=1.0),
+        "reptile": lambda at: reptile.Config(inner_lr=0.1, inner_steps=8, inner="sgd", minibatches=True, test_steps=50),
         "imaml": lambda at: HESSIAN_FREE,
         "imaml, plain gradient": lambda at: imaml.Config(inner_lr=0.01, inner_steps=10, test_steps=10, prox=0.5),
         "imaml_head": lambda at: imaml.HEAD,
