@@ -27,6 +27,7 @@ def drawn(likelihood, cfg=Config(), stage=PLAIN):
     learner = gem_head.build(model, likelihood, cfg, stage)
     state = learner.init(model.params)
     moved = {"log_sd": state.theta["log_sd"] + 0.3 * torch.randn(7), "log_heat": torch.tensor(0.4)}
+    moved["factor"] = 0.4 * torch.randn(7, cfg.rank)
     if "mean" in state.theta:
         moved["mean"] = 0.5 * torch.randn(7)
 
@@ -57,12 +58,16 @@ def variance_of(theta, likelihood):
     return LEAST[likelihood.name] + torch.exp(2 * theta["log_noise"])
 
 
+def prior_covariance(theta):
+    return torch.diag(torch.exp(2 * theta["log_sd"])) + theta["factor"] @ theta["factor"].T
+
+
 def log_marginal(model, theta, likelihood, x, y, weight):
     """log N(y; f m, f S f' + noise / weight) of one task, axis by axis; padding left out."""
     x, y, weight = x[weight > 0], y[weight > 0], weight[weight > 0]
     seen, told = features(model, theta, x), targets(likelihood, y)
     mean = torch.zeros(len(x)) if likelihood is multiclass else seen @ theta["mean"]
-    covariance = (seen * torch.exp(2 * theta["log_sd"])) @ seen.T + torch.diag(variance_of(theta, likelihood) / weight)
+    covariance = seen @ prior_covariance(theta) @ seen.T + torch.diag(variance_of(theta, likelihood) / weight)
     # a row of weight c counts c times: c rows at one place are one of variance noise / c and a constant
     constant = -0.5 * (weight.log() + (weight - 1) * torch.log(2 * math.pi * variance_of(theta, likelihood))).sum()
     normal = MultivariateNormal(mean, covariance)
@@ -71,9 +76,10 @@ def log_marginal(model, theta, likelihood, x, y, weight):
 
 @pytest.mark.parametrize("stage", [PLAIN, TRACED], ids=["plain", "traced"])
 @pytest.mark.parametrize("form", ["query", "all"])
+@pytest.mark.parametrize("rank", [0, 3])
 @pytest.mark.parametrize("likelihood", [squared, binary, multiclass], ids=lambda one: one.name)
-def test_the_objective_is_the_likelihood_of_rows_together(likelihood, form, stage):
-    model, learner, state, task = drawn(likelihood, Config(objective=form, noise=0.6, spread=0.8), stage)
+def test_the_objective_is_the_likelihood_of_rows_together(likelihood, rank, form, stage):
+    model, learner, state, task = drawn(likelihood, Config(objective=form, rank=rank, noise=0.6, spread=0.8), stage)
     both = tree_map(lambda s, q: torch.cat([s, q], 1), task.support, task.query)
 
     def likely(theta, batch, i, chosen):
@@ -107,26 +113,28 @@ def posterior(model, theta, likelihood, batch, i):
     """Mean [d, axes] and covariance of w, by the normal equations."""
     seen, told = features(model, theta, batch.x[i]), targets(likelihood, batch.y[i])
     weight = (batch.w * batch.mask)[i][:, None] / variance_of(theta, likelihood)
-    before = torch.exp(-2 * theta["log_sd"])
+    before = torch.linalg.inv(prior_covariance(theta))
     mean = torch.zeros(7) if likelihood is multiclass else theta["mean"]
-    covariance = torch.linalg.inv(torch.diag(before) + seen.T @ (seen * weight))
-    return covariance @ ((before * mean)[:, None] + seen.T @ (told * weight)), covariance
+    covariance = torch.linalg.inv(before + seen.T @ (seen * weight))
+    return covariance @ ((before @ mean)[:, None] + seen.T @ (told * weight)), covariance
 
 
 @pytest.mark.parametrize("plus", [True, False], ids=["plus", "marginal"])
-def test_its_gradient_is_that_of_the_gradient_em_theorem(plus):
+@pytest.mark.parametrize("rank", [0, 3])
+def test_its_gradient_is_that_of_the_gradient_em_theorem(rank, plus):
     """E_q2 grad log p(all rows, w) - E_q1 grad log p(support, w), with posteriors that are not differentiated."""
-    model, learner, state, task = drawn(squared, Config(objective="query" if plus else "all", noise=0.6))
+    model, learner, state, task = drawn(squared, Config(objective="query" if plus else "all", rank=rank, noise=0.6))
     both = tree_map(lambda s, q: torch.cat([s, q], 1), task.support, task.query)
 
     def expected(theta, batch, i, mean, covariance):
         """E_q log p(rows, w) in closed form."""
         seen, weight = features(model, theta, batch.x[i]), (batch.w * batch.mask)[i]
-        noise, prior = variance_of(theta, squared), torch.exp(2 * theta["log_sd"])
+        noise, prior = variance_of(theta, squared), prior_covariance(theta)
         square = (batch.y[i] - seen @ mean) ** 2 + (seen @ covariance * seen).sum(-1)
         rows = -0.5 * (weight * (square / noise + noise.log())).sum()
-        apart = (mean - theta["mean"]) ** 2 + torch.diagonal(covariance)
-        return rows - 0.5 * (apart / prior + prior.log()).sum()
+        away = mean - theta["mean"]
+        apart = torch.outer(away, away) + covariance
+        return rows - 0.5 * (torch.trace(torch.linalg.solve(prior, apart)) + torch.logdet(prior))
 
     def surrogate(theta):
         total = torch.zeros(())
@@ -144,10 +152,11 @@ def test_its_gradient_is_that_of_the_gradient_em_theorem(plus):
         torch.testing.assert_close(one, slope, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("rank", [0, 3])
 @pytest.mark.parametrize("likelihood", [squared, binary, multiclass], ids=lambda one: one.name)
-def test_a_task_is_a_bayesian_regression_on_its_features(likelihood):
+def test_a_task_is_a_bayesian_regression_on_its_features(likelihood, rank):
     """A class is as likely as the density of its corner under what is predicted, to the power of the heat."""
-    model, learner, state, task = drawn(likelihood)
+    model, learner, state, task = drawn(likelihood, Config(rank=rank))
     said, theta = predict_stack(learner, state, task), state.theta
     for i in range(TASKS):
         mean, covariance = posterior(model, theta, likelihood, task.support, i)
@@ -178,14 +187,14 @@ def log_loss(said, likelihood, query):
 @pytest.mark.parametrize("stage", [PLAIN, TRACED], ids=["plain", "traced"])
 @pytest.mark.parametrize("likelihood", [squared, binary, multiclass], ids=lambda one: one.name)
 def test_one_by_one_the_objective_is_the_log_loss_of_what_is_predicted(likelihood, stage):
-    _, learner, state, task = drawn(likelihood, Config(noise=0.6, spread=0.8), stage)
+    _, learner, state, task = drawn(likelihood, Config(rank=3, noise=0.6, spread=0.8), stage)
 
     def loss(theta):
         return log_loss(predict_stack(learner, state._replace(theta=theta), task), likelihood, task.query)
 
     delta, info = learner.meta_grad(state, task, ())
     torch.testing.assert_close(info.loss, loss(state.theta), rtol=1e-8, atol=1e-10)
-    for path in (("log_sd",), ("log_noise",), ("log_heat",), ("features", "body.0.weight")):
+    for path in (("log_sd",), ("factor",), ("log_noise",), ("log_heat",), ("features", "body.0.weight")):
         along = torch.randn(state.theta[path[0]].shape if len(path) == 1 else state.theta["features"][path[1]].shape)
 
         def at(step, path=path, along=along):

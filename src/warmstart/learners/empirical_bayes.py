@@ -29,7 +29,7 @@ from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params
 from warmstart.core.trees import stack, take, tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.maths.classes import of_class
-from warmstart.maths.gaussian import Evidence, log_evidence, nothing, observe, posterior
+from warmstart.maths.gaussian import Evidence, in_units, log_evidence, nothing, observe, posterior
 from warmstart.maths.optim import adam, cosine, descend
 from warmstart.maths.outer import CLIP, Delta, Info, State, clipped
 
@@ -120,8 +120,7 @@ def build(
         return torch.cat([f, torch.ones_like(f[..., :1])], -1)
 
     def root(theta: Tree, f: Tensor) -> Tensor:
-        """R' f, so that w . f = mean . f + v . R' f with v ~ N(0, I)."""
-        return torch.cat([f * theta["prior"]["log_scale"].exp(), f @ theta["prior"]["factor"]], -1)
+        return in_units(f, theta["prior"]["log_scale"], theta["prior"]["factor"])
 
     def noise(theta: Tree) -> Tensor:
         variance: Tensor = FLOOR + (2 * theta["prior"]["log_noise"]).exp()

@@ -1,6 +1,6 @@
 """GEM-BML+ of the last layer alone, where posteriors are exact: deep features, and a Gaussian over what is put on them.
 
-    y = w_t . f(x) + e,    e ~ N(0, noise),    w_t ~ N(m, diag s^2)
+    y = w_t . f(x) + e,    e ~ N(0, noise),    w_t ~ N(m, diag s^2 + U U')
     GEM-BML,  the marginal likelihood of all rows:          log p(y_support, y_query)
     GEM-BML+, the likelihood of query rows given support:   log p(y_query | y_support), or row by row
 
@@ -34,7 +34,7 @@ from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params
 from warmstart.core.trees import leaves, tree_map
 from warmstart.engine.stage import PLAIN, Stage, over_tasks
 from warmstart.maths.classes import corners, of_class
-from warmstart.maths.gaussian import Evidence, log_evidence, nothing, observe, posterior
+from warmstart.maths.gaussian import Evidence, in_units, log_evidence, nothing, observe, posterior
 from warmstart.maths.optim import cosine, descend
 from warmstart.maths.outer import Delta, Info, State, outer
 
@@ -47,15 +47,18 @@ class Config:
     objective: str = (
         "each"  # the likelihood of query rows given the support, one by one; query: together; all: all rows
     )
+    rank: int = 0  # columns of U, directions of w that vary together
     spread: float = 1.0  # standard deviation, at first, of w_t . f(x) over tasks, for features of order one
     noise: float = 0.4  # that of e, at first
     outer_lr: float = 1e-3
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.0  # of the features' network, not of the prior
+    seed: int = 0  # of U at first
 
 
 SPACE: dict[str, list[Any]] = {
     "objective": ["each", "query", "all"],
+    "rank": [0, 8],
     "outer_lr": [3e-4, 1e-3, 3e-3],
     "weight_decay": [0.0, 1e-3, 1e-2],
 }
@@ -67,8 +70,8 @@ class Inner(NamedTuple):
 
 
 class Adapted(NamedTuple):
-    mean: Tensor  # [d, axes] of (w - m) / s
-    root: Tensor  # [d, d]: root' root is its covariance, for every axis
+    mean: Tensor  # [d + rank, axes] of v, where w = m + [diag s, U] v
+    root: Tensor  # [d + rank, d + rank]: root' root is its covariance, for every axis
     shown: Tensor  # [classes] whether a class showed a row
 
 
@@ -95,9 +98,11 @@ def build(
     def init(params: Params) -> State:
         like = next(iter(params.values()))
         constants = {"log_noise": math.log(cfg.noise), "log_heat": math.log(ways)}
+        factor = torch.randn(width + 1, cfg.rank, generator=torch.Generator().manual_seed(cfg.seed))
         theta: dict[str, Tree] = {
             "features": {name: value for name, value in params.items() if not name.startswith("head.")},
             "log_sd": like.new_full((width + 1,), math.log(cfg.spread / math.sqrt(width + 1))),
+            "factor": (0.3 * cfg.spread / (width + 1) * factor).to(like),
             **{name: like.new_tensor(value) for name, value in constants.items()},
         }
         return out.init(theta if many else {**theta, "mean": like.new_zeros(width + 1)})
@@ -105,6 +110,9 @@ def build(
     def features(theta: Tree, x: Tree) -> Tensor:
         f = model.features(theta["features"], x)
         return torch.cat([f, torch.ones_like(f[..., :1])], -1)
+
+    def units(theta: Tree, f: Tensor) -> Tensor:
+        return in_units(f, theta["log_sd"], theta["factor"])
 
     def noise(theta: Tree) -> Tensor:
         variance: Tensor = LEAST[likelihood.name] + (2 * theta["log_noise"]).exp()
@@ -125,11 +133,11 @@ def build(
 
     def begin(theta: Tree) -> Inner:
         like = theta["log_sd"]
-        return Inner(nothing(width + 1, ways - 1 if many else 1, like), like.new_zeros(ways))
+        return Inner(nothing(width + 1 + cfg.rank, ways - 1 if many else 1, like), like.new_zeros(ways))
 
     def condition(theta: Tree, inner: Inner, f: Tensor, batch: Batch) -> Inner:
         weight = batch.w * batch.mask
-        seen = observe(inner.seen, f * theta["log_sd"].exp(), residuals(theta, f, batch), weight, noise(theta))
+        seen = observe(inner.seen, units(theta, f), residuals(theta, f, batch), weight, noise(theta))
         rows = of_class(batch.y, ways).to(f.dtype) if many else f.new_zeros(len(f), ways)
         return Inner(seen, inner.rows + weight @ rows)
 
@@ -139,7 +147,7 @@ def build(
 
     def told(theta: Tree, adapted: Adapted, f: Tensor) -> tuple[Tensor, Tensor]:
         """Means [n, axes] and variances [n] of new rows."""
-        g = f * theta["log_sd"].exp()
+        g = units(theta, f)
         return expected(theta, f) + g @ adapted.mean, ((g @ adapted.root.mT) ** 2).sum(-1) + noise(theta)
 
     def outputs_of(theta: Tree, adapted: Adapted, f: Tensor) -> Tensor:
@@ -197,7 +205,7 @@ def build(
     def jointly(theta: Tree, encoded: tuple[Tensor, Tensor], parts: tuple[Batch, Batch]) -> tuple[Tensor, Tensor]:
         """The log likelihood of all rows together, or of the query rows given the support, and their weight."""
         lines = [
-            (f * theta["log_sd"].exp(), residuals(theta, f, batch), batch.w * batch.mask)
+            (units(theta, f), residuals(theta, f, batch), batch.w * batch.mask)
             for f, batch in zip(encoded, parts, strict=True)
         ]
         g, r, weight = (torch.cat(pair) for pair in zip(*lines, strict=True))

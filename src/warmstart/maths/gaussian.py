@@ -30,6 +30,11 @@ class Posterior(NamedTuple):
     evidence: Tensor  # [..., j]: log density of all rows seen, v integrated out
 
 
+def in_units(f: Tensor, log_sd: Tensor, factor: Tensor) -> Tensor:
+    """R' f [..., d + k] for R = [diag sd, U]: if w ~ N(m, R R') then w . f = m . f + v . R' f with v ~ N(0, I)."""
+    return torch.cat([f * log_sd.exp(), f @ factor], -1)
+
+
 def nothing(q: int, j: int, like: Tensor) -> Evidence:
     """No row seen yet."""
     return Evidence(_eye(q, like), like.new_zeros(q, j), like.new_zeros(j))

@@ -102,9 +102,10 @@ ENTRIES = {
     ),
     "gem_head": Entry(
         gem_head.build,
-        gem_head.Config(noise=0.1, outer_lr=3e-3),
+        gem_head.Config(rank=8, noise=0.1, outer_lr=3e-3),
         {
             "objective": ["each", "query", "all"],
+            "rank": [0, 8, 16],
             "spread": [1.0, 3.0],
             "noise": [0.03, 0.1, 0.3],
             "weight_decay": [0.0, 0.1],
