@@ -252,6 +252,18 @@ def test_decay_is_of_the_network_alone():
     torch.testing.assert_close(moved, {name: part for name, part in state.theta.items() if name != "features"})
 
 
+def test_the_outer_memory_is_the_one_that_was_asked_for():
+    """Two updates: of a slope of 1, then of one of 10, whose share of the second moment is what b2 leaves it."""
+    _, learner, state, _ = drawn(squared, Config(outer_lr=0.1, outer_b2=0.5))
+    before, flat = state.theta["log_noise"], tree_map(torch.zeros_like, state.theta)
+    for slope in (1.0, 10.0):
+        delta = gem_head.Delta({**flat, "log_noise": torch.tensor(slope)})
+        state = learner.update(state, delta, torch.tensor(1.0))
+    mean = (0.9 * 0.1 * 1.0 + 0.1 * 10.0) / (1 - 0.9**2)
+    square = (0.5 * 0.5 * 1.0 + 0.5 * 100.0) / (1 - 0.5**2)
+    torch.testing.assert_close(state.theta["log_noise"], before - 0.1 - 0.1 * mean / math.sqrt(square))
+
+
 def test_a_class_without_a_row_has_no_chance_and_without_rows_all_have_the_same():
     _, learner, state, task = drawn(multiclass)
     few = task._replace(support=task.support._replace(y=task.support.y.clamp(max=2)))
@@ -270,3 +282,7 @@ def test_what_cannot_be_is_refused():
         gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(objective="both"))
     with pytest.raises(InputError, match="a positive spread and noise"):
         gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(noise=0.0))
+    with pytest.raises(InputError, match="an outer_b2 from 0 to below 1, got 1"):
+        gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(outer_b2=1.0))
+    with pytest.raises(InputError, match="a rank of 0 or more, got -1"):
+        gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(rank=-1))

@@ -150,9 +150,9 @@ def test_cosine_and_linear_fall_from_one_to_zero_and_stay():
 
 def test_outer_is_adamw_on_the_mean_over_tasks_with_the_cosine_rate():
     theta = {"w": torch.tensor([0.5, -1.0], dtype=torch.float64)}
-    out = outer(0.1, decay=4, weight_decay=0.2)
+    out = outer(0.1, decay=4, weight_decay=0.2, b2=0.95)
     twin = theta["w"].clone().requires_grad_()
-    reference = torch.optim.AdamW([twin], lr=0.1, weight_decay=0.2)
+    reference = torch.optim.AdamW([twin], lr=0.1, betas=(0.9, 0.95), weight_decay=0.2)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(reference, 4)
     state = out.init(theta)
     for k in range(4):

@@ -51,6 +51,7 @@ class Config:
     spread: float = 1.0  # standard deviation, at first, of w_t . f(x) over tasks, for features of order one
     noise: float = 0.4  # that of e, at first
     outer_lr: float = 1e-3
+    outer_b2: float = 0.999  # Adam's memory of squared gradients; less where the noise shrinks, since these then grow
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
     weight_decay: float = 0.0  # of the features' network, not of the prior
     seed: int = 0  # of U at first
@@ -93,7 +94,11 @@ def build(
     outputs, width = model.params["head.weight"].shape
     many = likelihood.name == "multiclass"
     ways = (classes or outputs) if many else 1
-    out = outer(cfg.outer_lr, cfg.outer_decay)
+    if cfg.rank < 0:
+        raise InputError("a rank of 0 or more", f"{cfg.rank}", "pass 0 for a diagonal prior")
+    if not 0 <= cfg.outer_b2 < 1:
+        raise InputError("an outer_b2 from 0 to below 1", f"{cfg.outer_b2:g}", "pass 0.99 or 0.999")
+    out = outer(cfg.outer_lr, cfg.outer_decay, b2=cfg.outer_b2)
 
     def init(params: Params) -> State:
         like = next(iter(params.values()))

@@ -33,9 +33,9 @@ class Outer(NamedTuple):
 CLIP = 10.0  # norm of the mean gradient; one task whose inner loop explodes must not spoil Adam's memory
 
 
-def outer(lr: float, decay: int = 0, weight_decay: float = 0.0, clip: float = CLIP) -> Outer:
+def outer(lr: float, decay: int = 0, weight_decay: float = 0.0, clip: float = CLIP, b2: float = 0.999) -> Outer:
     """Adam on the clipped mean over tasks; over `decay` updates the rate falls to zero as a cosine (0: constant)."""
-    optimiser = adam(weight_decay=weight_decay)
+    optimiser = adam(b2=b2, weight_decay=weight_decay)
 
     def init(theta: Tree) -> State:
         return State(theta, optimiser.init(theta))
