@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.distributions import MultivariateNormal, Normal
+from torch.distributions import Chi2, MultivariateNormal, Normal, StudentT
 
 from warmstart.core import InputError, functional, make_batch, make_task
 from warmstart.core.trees import leaves, tree_map
@@ -28,6 +28,8 @@ def drawn(likelihood, cfg=Config(), stage=PLAIN):
     state = learner.init(model.params)
     moved = {"log_sd": state.theta["log_sd"] + 0.3 * torch.randn(7), "log_heat": torch.tensor(0.4)}
     moved["factor"] = 0.4 * torch.randn(7, cfg.rank)
+    if cfg.dof:
+        moved["log_dof"] = state.theta["log_dof"] + 0.3
     if "mean" in state.theta:
         moved["mean"] = 0.5 * torch.randn(7)
 
@@ -62,24 +64,40 @@ def prior_covariance(theta):
     return torch.diag(torch.exp(2 * theta["log_sd"])) + theta["factor"] @ theta["factor"].T
 
 
+def freedom(theta):
+    return 2 + theta["log_dof"].exp()
+
+
 def log_marginal(model, theta, likelihood, x, y, weight):
-    """log N(y; f m, f S f' + noise / weight) of one task, axis by axis; padding left out."""
+    """Of one task; a scale of its own is integrated out on a grid of its logarithms."""
+    if "log_dof" not in theta:
+        return log_marginal_at(1.0, model, theta, likelihood, x, y, weight)
+    dof, grid = freedom(theta), torch.linspace(-8, 12, 161)  # log of 1 / t^2
+    prior = Chi2(dof).log_prob(dof * grid.exp()) + dof.log() + grid
+    given = [log_marginal_at(scale, model, theta, likelihood, x, y, weight) for scale in (-grid).exp()]
+    return torch.logsumexp(prior + torch.stack(given), 0) + math.log(grid[1] - grid[0])
+
+
+def log_marginal_at(scale, model, theta, likelihood, x, y, weight):
+    """log N(y; f m, t^2 (f S f' + noise / weight)), axis by axis, for a scale t^2; padding left out."""
     x, y, weight = x[weight > 0], y[weight > 0], weight[weight > 0]
     seen, told = features(model, theta, x), targets(likelihood, y)
     mean = torch.zeros(len(x)) if likelihood is multiclass else seen @ theta["mean"]
-    covariance = seen @ prior_covariance(theta) @ seen.T + torch.diag(variance_of(theta, likelihood) / weight)
+    noise = scale * variance_of(theta, likelihood)
+    covariance = scale * seen @ prior_covariance(theta) @ seen.T + torch.diag(noise / weight)
     # a row of weight c counts c times: c rows at one place are one of variance noise / c and a constant
-    constant = -0.5 * (weight.log() + (weight - 1) * torch.log(2 * math.pi * variance_of(theta, likelihood))).sum()
+    constant = -0.5 * (weight.log() + (weight - 1) * torch.log(2 * math.pi * noise)).sum()
     normal = MultivariateNormal(mean, covariance)
     return sum(normal.log_prob(column) + constant for column in told.T)
 
 
 @pytest.mark.parametrize("stage", [PLAIN, TRACED], ids=["plain", "traced"])
 @pytest.mark.parametrize("form", ["query", "all"])
-@pytest.mark.parametrize("rank", [0, 3])
+@pytest.mark.parametrize(("rank", "dof"), [(0, 0.0), (3, 0.0), (3, 5.0)])
 @pytest.mark.parametrize("likelihood", [squared, binary, multiclass], ids=lambda one: one.name)
-def test_the_objective_is_the_likelihood_of_rows_together(likelihood, rank, form, stage):
-    model, learner, state, task = drawn(likelihood, Config(objective=form, rank=rank, noise=0.6, spread=0.8), stage)
+def test_the_objective_is_the_likelihood_of_rows_together(likelihood, rank, dof, form, stage):
+    cfg = Config(objective=form, rank=rank, dof=dof, noise=0.6, spread=0.8)
+    model, learner, state, task = drawn(likelihood, cfg, stage)
     both = tree_map(lambda s, q: torch.cat([s, q], 1), task.support, task.query)
 
     def likely(theta, batch, i, chosen):
@@ -152,19 +170,33 @@ def test_its_gradient_is_that_of_the_gradient_em_theorem(rank, plus):
         torch.testing.assert_close(one, slope, rtol=1e-8, atol=1e-10)
 
 
-@pytest.mark.parametrize("rank", [0, 3])
+def own_scale(model, theta, likelihood, batch, i):
+    """t^2 as the rows of a task have it, and its degrees of freedom, from the dense covariance of the rows."""
+    if "log_dof" not in theta:
+        return 1.0, math.inf
+    weight = (batch.w * batch.mask)[i]
+    seen, told = features(model, theta, batch.x[i]), targets(likelihood, batch.y[i])
+    if likelihood is not multiclass:
+        told = told - (seen @ theta["mean"])[:, None]
+    covariance = seen @ prior_covariance(theta) @ seen.T + torch.diag(variance_of(theta, likelihood) / weight)
+    dof = freedom(theta) + weight.sum() * told.shape[1]
+    return (freedom(theta) + (told * torch.linalg.solve(covariance, told)).sum()) / dof, dof
+
+
+@pytest.mark.parametrize(("rank", "dof"), [(0, 0.0), (3, 0.0), (3, 5.0)])
 @pytest.mark.parametrize("likelihood", [squared, binary, multiclass], ids=lambda one: one.name)
-def test_a_task_is_a_bayesian_regression_on_its_features(likelihood, rank):
+def test_a_task_is_a_bayesian_regression_on_its_features(likelihood, rank, dof):
     """A class is as likely as the density of its corner under what is predicted, to the power of the heat."""
-    model, learner, state, task = drawn(likelihood, Config(rank=rank))
+    model, learner, state, task = drawn(likelihood, Config(rank=rank, dof=dof))
     said, theta = predict_stack(learner, state, task), state.theta
     for i in range(TASKS):
         mean, covariance = posterior(model, theta, likelihood, task.support, i)
         new = features(model, theta, task.query.x[i])
-        spread = (new @ covariance * new).sum(-1) + variance_of(theta, likelihood)
+        scale, freely = own_scale(model, theta, likelihood, task.support, i)
+        spread = scale * ((new @ covariance * new).sum(-1) + variance_of(theta, likelihood))
         if likelihood is squared:
             torch.testing.assert_close(said.mean[i], (new @ mean).squeeze(1))
-            torch.testing.assert_close(said.variance[i], spread)
+            torch.testing.assert_close(said.variance[i], spread * (freely / (freely - 2) if dof else 1.0))
             continue
         places = targets(likelihood, torch.arange(CLASSES) if likelihood is multiclass else torch.tensor([0.0, 1.0]))
         squares = ((places[None] - (new @ mean)[:, None]) ** 2).sum(-1) / spread[:, None]
@@ -173,9 +205,11 @@ def test_a_task_is_a_bayesian_regression_on_its_features(likelihood, rank):
         torch.testing.assert_close(said.mean[i], chance if likelihood is multiclass else chance[:, 1])
 
 
-def log_loss(said, likelihood, query):
-    """Minus the mean log likelihood of a task's query rows, summed over tasks."""
-    if likelihood is squared:
+def log_loss(said, likelihood, query, dof=None):
+    """Minus the mean log likelihood of a task's query rows, summed over tasks; of numbers by a t of so much freedom."""
+    if likelihood is squared and dof is not None:
+        rows = StudentT(dof, said.mean, (said.variance * (1 - 2 / dof)).sqrt()).log_prob(query.y)
+    elif likelihood is squared:
         rows = Normal(said.mean, said.variance.sqrt()).log_prob(query.y)
     elif likelihood is binary:
         rows = torch.where(query.y > 0, said.mean.log(), (1 - said.mean).log())
@@ -185,16 +219,20 @@ def log_loss(said, likelihood, query):
 
 
 @pytest.mark.parametrize("stage", [PLAIN, TRACED], ids=["plain", "traced"])
+@pytest.mark.parametrize("dof", [0.0, 5.0])
 @pytest.mark.parametrize("likelihood", [squared, binary, multiclass], ids=lambda one: one.name)
-def test_one_by_one_the_objective_is_the_log_loss_of_what_is_predicted(likelihood, stage):
-    _, learner, state, task = drawn(likelihood, Config(rank=3, noise=0.6, spread=0.8), stage)
+def test_one_by_one_the_objective_is_the_log_loss_of_what_is_predicted(likelihood, dof, stage):
+    _, learner, state, task = drawn(likelihood, Config(rank=3, dof=dof, noise=0.6, spread=0.8), stage)
 
     def loss(theta):
-        return log_loss(predict_stack(learner, state._replace(theta=theta), task), likelihood, task.query)
+        said = predict_stack(learner, state._replace(theta=theta), task)
+        after = (freedom(theta) + task.support.w.sum(1))[:, None] if dof else None
+        return log_loss(said, likelihood, task.query, after)
 
     delta, info = learner.meta_grad(state, task, ())
     torch.testing.assert_close(info.loss, loss(state.theta), rtol=1e-8, atol=1e-10)
-    for path in (("log_sd",), ("factor",), ("log_noise",), ("log_heat",), ("features", "body.0.weight")):
+    own = [("log_dof",)] if dof else []
+    for path in (("log_sd",), ("factor",), ("log_noise",), ("log_heat",), *own, ("features", "body.0.weight")):
         along = torch.randn(state.theta[path[0]].shape if len(path) == 1 else state.theta["features"][path[1]].shape)
 
         def at(step, path=path, along=along):
@@ -284,5 +322,8 @@ def test_what_cannot_be_is_refused():
         gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(noise=0.0))
     with pytest.raises(InputError, match="an outer_b2 from 0 to below 1, got 1"):
         gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(outer_b2=1.0))
+    for dof in (2.0, -1.0, math.inf, math.nan):
+        with pytest.raises(InputError, match="a finite dof above 2, or 0, got"):
+            gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(dof=dof))
     with pytest.raises(InputError, match="a rank of 0 or more, got -1"):
         gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(rank=-1))

@@ -2,10 +2,11 @@
 
 import pytest
 import torch
+from scipy.stats import multivariate_t
 from torch.distributions import MultivariateNormal
 from torch.testing import assert_close
 
-from warmstart.maths.gaussian import log_evidence, nothing, observe, posterior
+from warmstart.maths.gaussian import fit_of, log_normal, log_student, nothing, observe, posterior
 
 NOISE = torch.tensor(0.37, dtype=torch.float64)
 
@@ -21,6 +22,10 @@ def see(g, r, weight=None):
     return observe(nothing(g.shape[1], r.shape[1], r), g, r, weight, NOISE)
 
 
+def log_evidence(g, r, weight, noise):
+    return log_normal(fit_of(g, r, weight, noise))
+
+
 def dense_density(g, r):
     covariance = g @ g.T + NOISE * torch.eye(len(g), dtype=g.dtype)
     return MultivariateNormal(torch.zeros(len(g), dtype=g.dtype), covariance).log_prob(r.T)
@@ -31,7 +36,19 @@ def test_log_evidence_is_the_density_of_the_rows_in_either_space(n, q):
     g, r = rows(n, q)
     ones = torch.ones(n, dtype=g.dtype)
     assert_close(log_evidence(g, r, ones, NOISE), dense_density(g, r))
-    assert_close(posterior(see(g, r)).evidence, dense_density(g, r))
+    assert_close(log_normal(posterior(see(g, r)).fit), dense_density(g, r))
+
+
+@pytest.mark.parametrize(("n", "q"), [(3, 7), (7, 3)])
+def test_with_a_scale_of_their_own_rows_have_the_density_of_a_multivariate_t(n, q):
+    g, r = rows(n, q)
+    ones, dof = torch.ones(n, dtype=g.dtype), torch.tensor(4.7, dtype=g.dtype)
+    covariance = torch.kron(torch.eye(2, dtype=g.dtype), g @ g.T + NOISE * torch.eye(n, dtype=g.dtype))
+    expected = multivariate_t(shape=covariance.numpy(), df=4.7).logpdf(r.T.flatten().numpy())
+    for fit in (fit_of(g, r, ones, NOISE), posterior(see(g, r)).fit):
+        assert_close(log_student(fit, ones.sum(), dof), torch.tensor(expected))
+    far = log_student(fit, ones.sum(), torch.tensor(1e9, dtype=g.dtype))
+    assert_close(far, dense_density(g, r).sum(), rtol=1e-5, atol=1e-5)
 
 
 def test_posterior_is_gaussian_process_conditioning():
@@ -48,7 +65,7 @@ def test_before_any_row_the_posterior_is_the_prior():
     found = posterior(nothing(3, 2, NOISE))
     assert_close(found.mean, torch.zeros(3, 2, dtype=torch.float64))
     assert_close(found.root, torch.eye(3, dtype=torch.float64))
-    assert_close(found.evidence, torch.zeros(2, dtype=torch.float64))
+    assert_close(log_normal(found.fit), torch.zeros(2, dtype=torch.float64))
 
 
 def test_rows_one_by_one_in_another_order_say_the_same():
@@ -92,3 +109,4 @@ def test_float32_survives_many_equal_rows_with_little_noise():
     g, r = g.float().repeat(2000, 1), r.float().repeat(2000, 1)
     found = posterior(observe(nothing(5, 2, r), g, r, torch.ones(2000), torch.tensor(1e-5)))
     assert_close(g[:1] @ found.mean, r[:1], rtol=1e-3, atol=1e-3)
+    assert (found.fit.square >= 0).all()

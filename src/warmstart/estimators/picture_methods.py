@@ -50,7 +50,7 @@ STRIDED = {
     "imaml": Method(imaml.Config(inner_lr=0.1), imaml.build, imaml.SPACE),
     "imaml_head": Method(imaml.HEAD, imaml.build, imaml.HEAD_SPACE, "head.*"),
     "meta_sgd": Method(meta_sgd.Config(inner_lr=0.1), meta_sgd.build, meta_sgd.SPACE),
-    "gem_head": Method(gem_head.Config(), gem_head.build, gem_head.SPACE),
+    "gem_head": Method(gem_head.Config(dof=20.0), gem_head.build, gem_head.SPACE),
 }
 POOLED = STRIDED | {
     "maml": SLOW,

@@ -29,7 +29,7 @@ from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params
 from warmstart.core.trees import stack, take, tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.maths.classes import of_class
-from warmstart.maths.gaussian import Evidence, in_units, log_evidence, nothing, observe, posterior
+from warmstart.maths.gaussian import Evidence, fit_of, in_units, log_normal, nothing, observe, posterior
 from warmstart.maths.optim import adam, cosine, descend
 from warmstart.maths.outer import CLIP, Delta, Info, State, clipped
 
@@ -170,7 +170,7 @@ def build(
             own = theta["prior"]
             spread = torch.cat([torch.diag_embed(own["log_scale"].exp()), own["factor"]], -1)  # R
             moved = inner.mean + (spread @ found.mean).mT.reshape(inner.mean.shape)
-            weight = torch.softmax(inner.logit + components(found.evidence), -1)
+            weight = torch.softmax(inner.logit + components(log_normal(found.fit)), -1)
             return Adapted(weight, moved, found.root @ spread.mT)
 
         return each(one, state.theta, inner)
@@ -195,7 +195,7 @@ def build(
             # all tasks' rows in one call: a network sees rows, not tasks
             flat = tree_map(lambda leaf: leaf.flatten(0, 1), batch.x)
             f = features(theta, flat).reshape(*batch.y.shape, width)
-            found = log_evidence(root(theta, f), residuals(f, mean, batch.y), batch.w * batch.mask, noise(theta))
+            found = log_normal(fit_of(root(theta, f), residuals(f, mean, batch.y), batch.w * batch.mask, noise(theta)))
             return torch.logsumexp(logit + components(found), -1).sum()
 
         total = density(tree_map(lambda a, b: torch.cat([a, b], 1), tasks.support, tasks.query))

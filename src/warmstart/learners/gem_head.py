@@ -4,6 +4,9 @@
     GEM-BML,  the marginal likelihood of all rows:          log p(y_support, y_query)
     GEM-BML+, the likelihood of query rows given support:   log p(y_query | y_support), or row by row
 
+With `dof` a task has a scale t of its own, dof / t^2 ~ chi2(dof): w_t - m and e are multiples of it, rows together have
+a multivariate t density, and support rows that are hard to explain widen what is said of new ones.
+
 The gradient-EM theorem gives the gradient of each as a difference of expectations under two posteriors. Here both are
 in closed form, and so is the objective, so it is differentiated as it stands: features, prior and noise together.
 
@@ -34,7 +37,17 @@ from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Params
 from warmstart.core.trees import leaves, tree_map
 from warmstart.engine.stage import PLAIN, Stage, over_tasks
 from warmstart.maths.classes import corners, of_class
-from warmstart.maths.gaussian import Evidence, in_units, log_evidence, nothing, observe, posterior
+from warmstart.maths.gaussian import (
+    Evidence,
+    Fit,
+    fit_of,
+    in_units,
+    log_normal,
+    log_student,
+    nothing,
+    observe,
+    posterior,
+)
 from warmstart.maths.optim import cosine, descend
 from warmstart.maths.outer import Delta, Info, State, outer
 
@@ -50,6 +63,9 @@ class Config:
     rank: int = 0  # columns of U, directions of w that vary together
     spread: float = 1.0  # standard deviation, at first, of w_t . f(x) over tasks, for features of order one
     noise: float = 0.4  # that of e, at first
+    dof: float = (
+        0.0  # degrees of freedom, at first, of a scale of w_t - m and e that each task has of its own; 0: none has
+    )
     outer_lr: float = 1e-3
     outer_b2: float = 0.999  # Adam's memory of squared gradients; less where the noise shrinks, since these then grow
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
@@ -60,6 +76,7 @@ class Config:
 SPACE: dict[str, list[Any]] = {
     "objective": ["each", "query", "all"],
     "rank": [0, 8],
+    "dof": [0.0, 20.0],
     "outer_lr": [3e-4, 1e-3, 3e-3],
     "weight_decay": [0.0, 1e-3, 1e-2],
 }
@@ -67,13 +84,15 @@ SPACE: dict[str, list[Any]] = {
 
 class Inner(NamedTuple):
     seen: Evidence
-    rows: Tensor  # [classes] of each
+    rows: Tensor  # [classes] of each; of numbers [1]
 
 
 class Adapted(NamedTuple):
     mean: Tensor  # [d + rank, axes] of v, where w = m + [diag s, U] v
     root: Tensor  # [d + rank, d + rank]: root' root is its covariance, for every axis
     shown: Tensor  # [classes] whether a class showed a row
+    scale: Tensor  # [] t^2, as the rows have it: what all variances are multiples of
+    dof: Tensor  # [] how sure that is; infinite where no task has a scale of its own
 
 
 def build(
@@ -94,6 +113,9 @@ def build(
     outputs, width = model.params["head.weight"].shape
     many = likelihood.name == "multiclass"
     ways = (classes or outputs) if many else 1
+    axes = ways - 1 if many else 1
+    if cfg.dof != 0 and not 2 < cfg.dof < math.inf:
+        raise InputError("a finite dof above 2, or 0", f"{cfg.dof:g}", "pass 0 where all tasks have one scale")
     if cfg.rank < 0:
         raise InputError("a rank of 0 or more", f"{cfg.rank}", "pass 0 for a diagonal prior")
     if not 0 <= cfg.outer_b2 < 1:
@@ -103,6 +125,8 @@ def build(
     def init(params: Params) -> State:
         like = next(iter(params.values()))
         constants = {"log_noise": math.log(cfg.noise), "log_heat": math.log(ways)}
+        if cfg.dof:
+            constants["log_dof"] = math.log(cfg.dof - 2)
         factor = torch.randn(width + 1, cfg.rank, generator=torch.Generator().manual_seed(cfg.seed))
         theta: dict[str, Tree] = {
             "features": {name: value for name, value in params.items() if not name.startswith("head.")},
@@ -123,9 +147,13 @@ def build(
         variance: Tensor = LEAST[likelihood.name] + (2 * theta["log_noise"]).exp()
         return variance
 
+    def freedom(theta: Tree) -> Tensor:
+        """Above 2, so that variances are finite without a row too."""
+        return 2 + theta["log_dof"].exp() if cfg.dof else torch.full_like(theta["log_noise"], math.inf)
+
     def expected(theta: Tree, f: Tensor) -> Tensor:
         """[n, axes] before any row was seen."""
-        return f.new_zeros(len(f), ways - 1) if many else (f @ theta["mean"]).unsqueeze(-1)
+        return f.new_zeros(len(f), axes) if many else (f @ theta["mean"]).unsqueeze(-1)
 
     def targets(y: Tensor, like: Tensor) -> Tensor:
         """[n, axes] the numbers to regress on."""
@@ -138,22 +166,29 @@ def build(
 
     def begin(theta: Tree) -> Inner:
         like = theta["log_sd"]
-        return Inner(nothing(width + 1 + cfg.rank, ways - 1 if many else 1, like), like.new_zeros(ways))
+        return Inner(nothing(width + 1 + cfg.rank, axes, like), like.new_zeros(ways))
 
     def condition(theta: Tree, inner: Inner, f: Tensor, batch: Batch) -> Inner:
         weight = batch.w * batch.mask
         seen = observe(inner.seen, units(theta, f), residuals(theta, f, batch), weight, noise(theta))
-        rows = of_class(batch.y, ways).to(f.dtype) if many else f.new_zeros(len(f), ways)
+        rows = of_class(batch.y, ways).to(f.dtype) if many else f.new_ones(len(f), 1)
         return Inner(seen, inner.rows + weight @ rows)
 
-    def settle(inner: Inner) -> Adapted:
-        found = posterior(inner.seen)
-        return Adapted(found.mean, found.root, inner.rows > 0)
+    def settle(theta: Tree, inner: Inner) -> Adapted:
+        found, count = posterior(inner.seen), axes * inner.rows.sum()
+        dof = freedom(theta) + count
+        scale = 1 + (found.fit.square.sum() - count) / dof
+        return Adapted(found.mean, found.root, inner.rows > 0, scale, dof)
+
+    def density(fit: Fit, rows: Tensor, dof: Tensor) -> Tensor:
+        """Log density of so many rows, over all axes."""
+        return log_student(fit, rows, dof) if cfg.dof else log_normal(fit).sum(-1)
 
     def told(theta: Tree, adapted: Adapted, f: Tensor) -> tuple[Tensor, Tensor]:
         """Means [n, axes] and variances [n] of new rows."""
         g = units(theta, f)
-        return expected(theta, f) + g @ adapted.mean, ((g @ adapted.root.mT) ** 2).sum(-1) + noise(theta)
+        variance = ((g @ adapted.root.mT) ** 2).sum(-1) + noise(theta)
+        return expected(theta, f) + g @ adapted.mean, adapted.scale * variance
 
     def outputs_of(theta: Tree, adapted: Adapted, f: Tensor) -> Tensor:
         """What the likelihood takes for these rows, [n, outputs]: of classes, log probabilities and a constant."""
@@ -173,13 +208,13 @@ def build(
         return condition(state.theta, inner, features(state.theta, batch.x), batch)
 
     def finish(state: State, inner: Inner, batch: Batch) -> Adapted:
-        return settle(inner)
+        return settle(state.theta, inner)
 
     def predict(state: State, adapted: Adapted, x: Tree, noise_: Tree) -> Prediction:
         f = features(state.theta, x)
         if likelihood.name == "squared":
             mean, variance = told(state.theta, adapted, f)
-            return Prediction(mean.squeeze(-1), variance)
+            return Prediction(mean.squeeze(-1), variance / (1 - 2 / adapted.dof))
         p = likelihood.mean(outputs_of(state.theta, adapted, f))
         return Prediction(p) if many else Prediction(p, p * (1 - p))
 
@@ -197,10 +232,11 @@ def build(
 
     def one_by_one(theta: Tree, shown: Tensor, asked: Tensor, support: Batch, query: Batch) -> Tensor:
         """Minus the mean log likelihood of query rows, each given the support alone."""
-        known, weight = settle(condition(theta, begin(theta), shown, support)), query.w * query.mask
+        known, weight = settle(theta, condition(theta, begin(theta), shown, support)), query.w * query.mask
         if likelihood.name == "squared":
             mean, variance = told(theta, known, asked)
-            rows = 0.5 * ((query.y - mean.squeeze(-1)) ** 2 / variance + torch.log(2 * math.pi * variance))
+            square = (query.y.unsqueeze(-1) - mean) ** 2 / variance.unsqueeze(-1)
+            rows = -density(Fit(square, -0.5 * torch.log(2 * math.pi * variance)), torch.ones_like(variance), known.dof)
         else:
             rows = likelihood.loss(outputs_of(theta, known, asked), query.y)
         weight = weight * (rows != torch.inf)  # a row of a class that the support does not show teaches nothing
@@ -213,11 +249,14 @@ def build(
             (units(theta, f), residuals(theta, f, batch), batch.w * batch.mask)
             for f, batch in zip(encoded, parts, strict=True)
         ]
-        g, r, weight = (torch.cat(pair) for pair in zip(*lines, strict=True))
-        value = log_evidence(g, r, weight, noise(theta)).sum()
+        both = [torch.cat(pair) for pair in zip(*lines, strict=True)]
+        value = likely(theta, *both)
         if cfg.objective == "all":
-            return value, weight.sum()
-        return value - log_evidence(*lines[0], noise(theta)).sum(), lines[1][2].sum()
+            return value, both[2].sum()
+        return value - likely(theta, *lines[0]), lines[1][2].sum()
+
+    def likely(theta: Tree, g: Tensor, r: Tensor, weight: Tensor) -> Tensor:
+        return density(fit_of(g, r, weight, noise(theta)), weight.sum(), freedom(theta))
 
     def together(theta: Tree, support: Batch, query: Batch) -> tuple[Tensor, Tensor]:
         objective, loss = over_tasks(judge)(theta, support, query)

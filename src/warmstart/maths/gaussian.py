@@ -16,18 +16,25 @@ import torch
 from torch import Tensor
 
 
+class Fit(NamedTuple):
+    """The log density of rows at v = 0, or with v integrated out: constant - square_j / 2."""
+
+    square: Tensor  # [..., j]: r_j' C^-1 r_j for the covariance C of the rows
+    constant: Tensor  # [...]
+
+
 class Evidence(NamedTuple):
     """What some rows say of v."""
 
     precision: Tensor  # [..., q, q], I before any row
     pull: Tensor  # [..., q, j]: sum of g r / noise
-    fit: Tensor  # [..., j]: log likelihood of the rows at v = 0
+    fit: Fit  # at v = 0
 
 
 class Posterior(NamedTuple):
     mean: Tensor  # [..., q, j]
     root: Tensor  # [..., q, q], lower: root' root is the covariance, which all columns share
-    evidence: Tensor  # [..., j]: log density of all rows seen, v integrated out
+    fit: Fit  # of all rows seen, v integrated out
 
 
 def in_units(f: Tensor, log_sd: Tensor, factor: Tensor) -> Tensor:
@@ -37,40 +44,55 @@ def in_units(f: Tensor, log_sd: Tensor, factor: Tensor) -> Tensor:
 
 def nothing(q: int, j: int, like: Tensor) -> Evidence:
     """No row seen yet."""
-    return Evidence(_eye(q, like), like.new_zeros(q, j), like.new_zeros(j))
+    return Evidence(_eye(q, like), like.new_zeros(q, j), Fit(like.new_zeros(j), like.new_zeros(())))
 
 
 def observe(seen: Evidence, g: Tensor, r: Tensor, weight: Tensor, noise: Tensor) -> Evidence:
     """Add rows g [..., n, q] with residuals r [..., n, j]: in any order, one by one or all at once."""
     scaled = g.mT * (weight / noise).unsqueeze(-2)
-    return Evidence(seen.precision + scaled @ g, seen.pull + scaled @ r, seen.fit + _fit(r, weight, noise))
+    new = _fit(r, weight, noise)
+    fit = Fit(seen.fit.square + new.square, seen.fit.constant + new.constant)
+    return Evidence(seen.precision + scaled @ g, seen.pull + scaled @ r, fit)
 
 
 def posterior(seen: Evidence) -> Posterior:
     chol = torch.linalg.cholesky_ex(seen.precision).L
     white = torch.linalg.solve_triangular(chol, seen.pull, upper=False)
     root = torch.linalg.solve_triangular(chol, _eye(chol.shape[-1], chol), upper=False)
-    gain = 0.5 * (white**2).sum(-2) - _half_log_det(chol).unsqueeze(-1)
-    return Posterior(root.mT @ white, root, seen.fit + gain)
+    left = (seen.fit.square - (white**2).sum(-2)).clamp(min=0)  # of two large numbers, as they were rounded
+    fit = Fit(left, seen.fit.constant - _half_log_det(chol))
+    return Posterior(root.mT @ white, root, fit)
 
 
-def log_evidence(g: Tensor, r: Tensor, weight: Tensor, noise: Tensor) -> Tensor:
-    """Log density of the rows, [..., j]: log N(r_j; 0, g g' + noise), in the smaller of the two spaces."""
+def fit_of(g: Tensor, r: Tensor, weight: Tensor, noise: Tensor) -> Fit:
+    """Of rows together, v integrated out: N(r_j; 0, g g' + noise), in the smaller of the two spaces."""
     if g.shape[-2] > g.shape[-1]:
         empty = nothing(g.shape[-1], r.shape[-1], r)
-        return posterior(observe(empty, g, r, weight, noise)).evidence
+        return posterior(observe(empty, g, r, weight, noise)).fit
     # log det (I_q + g' g / noise) = log det (I_n + g g' / noise), and likewise for the quadratic form
     scale = (weight.sqrt() / noise.sqrt()).unsqueeze(-1)  # apart: the root of 0 / noise has no derivative
     scaled = g * scale
     chol = torch.linalg.cholesky_ex(_eye(g.shape[-2], g) + scaled @ scaled.mT).L
     white = torch.linalg.solve_triangular(chol, r * scale, upper=False)
-    constant = _fit(torch.zeros_like(r), weight, noise) - _half_log_det(chol).unsqueeze(-1)
-    found: Tensor = constant - 0.5 * (white**2).sum(-2)
-    return found
+    return Fit((white**2).sum(-2), _fit(r, weight, noise).constant - _half_log_det(chol))
 
 
-def _fit(r: Tensor, weight: Tensor, noise: Tensor) -> Tensor:
-    return -0.5 * (weight.unsqueeze(-1) * (r**2 / noise + torch.log(2 * math.pi * noise))).sum(-2)
+def log_normal(fit: Fit) -> Tensor:
+    """Log density of the rows, [..., j]."""
+    return fit.constant.unsqueeze(-1) - 0.5 * fit.square
+
+
+def log_student(fit: Fit, rows: Tensor, dof: Tensor) -> Tensor:
+    """Log density [...] of all columns of so many rows where v and e are multiples of one t, dof / t^2 ~ chi2(dof)."""
+    half, count = 0.5 * dof, rows * fit.square.shape[-1]
+    after = half + 0.5 * count
+    lost = after * torch.log1p(fit.square.sum(-1) / dof) + 0.5 * count * torch.log(half)
+    return fit.constant * fit.square.shape[-1] + torch.lgamma(after) - torch.lgamma(half) - lost
+
+
+def _fit(r: Tensor, weight: Tensor, noise: Tensor) -> Fit:
+    square = (weight.unsqueeze(-1) * (r**2 / noise)).sum(-2)
+    return Fit(square, -0.5 * (weight * torch.log(2 * math.pi * noise)).sum(-1))
 
 
 def _half_log_det(chol: Tensor) -> Tensor:

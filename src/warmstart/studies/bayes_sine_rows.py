@@ -102,10 +102,11 @@ ENTRIES = {
     ),
     "gem_head": Entry(
         gem_head.build,
-        gem_head.Config(objective="all", rank=16, noise=0.1, outer_lr=1.5e-3, outer_b2=0.99),
+        gem_head.Config(objective="all", rank=16, noise=0.1, dof=10.0, outer_lr=1.5e-3, outer_b2=0.99),
         {
             "objective": ["each", "query", "all"],
             "rank": [0, 8, 16],
+            "dof": [0.0, 10.0],
             "outer_b2": [0.99, 0.999],
             "spread": [1.0, 3.0],
             "noise": [0.03, 0.1, 0.3],
