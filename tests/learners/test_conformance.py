@@ -96,7 +96,7 @@ LEARNERS = {
     "gem-local": Case(gem.build, gem.Config(**inferred, estimator="local", per_row=True), placed=True),
     "gem-flipout": Case(gem.build, gem.Config(**inferred, estimator="flipout", joint=True), "multiclass", placed=True),
     "gem_head": Case(gem_head.build, gem_head.Config(outer_lr=0.03, spread=0.6, noise=0.3), "squared binary"),
-    "gem_head-classes": Case(gem_head.build, gem_head.Config(weight_decay=0.1, dof=20.0), "multiclass", zero_shot=False),
+    "gem_head-classes": Case(gem_head.build, gem_head.Config(weight_decay=0.1, dof=9.0), "multiclass", zero_shot=False),
     "gem_head-all": Case(gem_head.build, gem_head.Config(objective="all", rank=3, dof=6.0), "squared", fast="head.*"),
     "gem_mixture-newton": Case(gem_mixture.build, gem_mixture.Config(**inferred, inner="newton", joint=True)),
     "gem_mixture": Case(gem_mixture.build, gem_mixture.Config(**inferred, components=2, anneal=5, temperature=9.0)),
