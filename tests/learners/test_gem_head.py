@@ -65,7 +65,7 @@ def prior_covariance(theta):
 
 
 def freedom(theta):
-    return 2 + theta["log_dof"].exp()
+    return 3 + theta["log_dof"].exp()
 
 
 def log_marginal(model, theta, likelihood, x, y, weight):
@@ -322,8 +322,8 @@ def test_what_cannot_be_is_refused():
         gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(noise=0.0))
     with pytest.raises(InputError, match="an outer_b2 from 0 to below 1, got 1"):
         gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(outer_b2=1.0))
-    for dof in (2.0, -1.0, math.inf, math.nan):
-        with pytest.raises(InputError, match="a finite dof above 2, or 0, got"):
+    for dof in (3.0, -1.0, math.inf, math.nan):
+        with pytest.raises(InputError, match="a finite dof above 3, or 0, got"):
             gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(dof=dof))
     with pytest.raises(InputError, match="a rank of 0 or more, got -1"):
         gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(rank=-1))

@@ -53,12 +53,13 @@ from warmstart.maths.outer import Delta, Info, State, outer
 
 OBJECTIVES = ("each", "query", "all")
 LEAST = {"squared": 1e-5, "binary": 1e-3, "multiclass": 1e-3}  # noise variance: float32 must hold 1 / noise
+FREEDOM = 3.0  # least, of a task's scale: at 2 what is said without a row would have no finite variance
 
 
 @dataclass(frozen=True)
 class Config:
     objective: str = (
-        "each"  # the likelihood of query rows given the support, one by one; query: together; all: all rows
+        "each"  # the density of query rows given the support, one by one; query: together; all: of all rows
     )
     rank: int = 0  # columns of U, directions of w that vary together
     spread: float = 1.0  # standard deviation, at first, of w_t . f(x) over tasks, for features of order one
@@ -114,8 +115,10 @@ def build(
     many = likelihood.name == "multiclass"
     ways = (classes or outputs) if many else 1
     axes = ways - 1 if many else 1
-    if cfg.dof != 0 and not 2 < cfg.dof < math.inf:
-        raise InputError("a finite dof above 2, or 0", f"{cfg.dof:g}", "pass 0 where all tasks have one scale")
+    if cfg.dof != 0 and not FREEDOM < cfg.dof < math.inf:
+        raise InputError(
+            f"a finite dof above {FREEDOM:g}, or 0", f"{cfg.dof:g}", "pass 0 where all tasks have one scale"
+        )
     if cfg.rank < 0:
         raise InputError("a rank of 0 or more", f"{cfg.rank}", "pass 0 for a diagonal prior")
     if not 0 <= cfg.outer_b2 < 1:
@@ -126,7 +129,7 @@ def build(
         like = next(iter(params.values()))
         constants = {"log_noise": math.log(cfg.noise), "log_heat": math.log(ways)}
         if cfg.dof:
-            constants["log_dof"] = math.log(cfg.dof - 2)
+            constants["log_dof"] = math.log(cfg.dof - FREEDOM)
         factor = torch.randn(width + 1, cfg.rank, generator=torch.Generator().manual_seed(cfg.seed))
         theta: dict[str, Tree] = {
             "features": {name: value for name, value in params.items() if not name.startswith("head.")},
@@ -148,8 +151,7 @@ def build(
         return variance
 
     def freedom(theta: Tree) -> Tensor:
-        """Above 2, so that variances are finite without a row too."""
-        return 2 + theta["log_dof"].exp() if cfg.dof else torch.full_like(theta["log_noise"], math.inf)
+        return FREEDOM + theta["log_dof"].exp() if cfg.dof else torch.full_like(theta["log_noise"], math.inf)
 
     def expected(theta: Tree, f: Tensor) -> Tensor:
         """[n, axes] before any row was seen."""
