@@ -58,15 +58,11 @@ FREEDOM = 3.0  # least, of a task's scale: at 2 what is said without a row would
 
 @dataclass(frozen=True)
 class Config:
-    objective: str = (
-        "each"  # the density of query rows given the support, one by one; query: together; all: of all rows
-    )
+    objective: str = "each"  # the density of query rows given the support, one by one; query: together; all: all rows
     rank: int = 0  # columns of U, directions of w that vary together
     spread: float = 1.0  # standard deviation, at first, of w_t . f(x) over tasks, for features of order one
     noise: float = 0.4  # that of e, at first
-    dof: float = (
-        0.0  # degrees of freedom, at first, of a scale of w_t - m and e that each task has of its own; 0: none has
-    )
+    dof: float = 0.0  # degrees of freedom, at first, of the scale that w_t - m and e of a task have; 0: all the same
     outer_lr: float = 1e-3
     outer_b2: float = 0.999  # Adam's memory of squared gradients; less where the noise shrinks, since these then grow
     outer_decay: int = 0  # updates over which outer_lr falls to zero; 0 keeps it
