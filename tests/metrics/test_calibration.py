@@ -4,12 +4,14 @@ import math
 
 import pytest
 import torch
+from scipy.stats import binom
 
 from warmstart.core import Batch, InputError, make_batch
 from warmstart.metrics.calibration import (
     Reliability,
     expected_calibration_error,
     maximum_calibration_error,
+    maximum_error_by_chance,
     reliability,
 )
 
@@ -53,6 +55,24 @@ def test_agrees_with_a_plain_loop(bins):
             widest = max(widest, abs(accuracy - confidence)) if count >= 2.5 else widest
     assert expected_calibration_error(found) == pytest.approx(expected)
     assert maximum_calibration_error(found, least=2.5) == pytest.approx(widest)
+
+
+def test_by_chance_one_bin_is_off_by_the_mean_deviation_of_a_binomial():
+    rows, p = 30, 0.37
+    expected = sum(binom.pmf(k, rows, p) * abs(k / rows - p) for k in range(rows + 1))
+    numbers = (torch.tensor(column, dtype=torch.float64) for column in ([0.9, p, 0.5], [0.1, 0.2, 0.5], [5, rows, 0]))
+    found = maximum_error_by_chance(Reliability(*numbers), draws=100_000)
+    assert found == pytest.approx(expected, rel=0.01)
+
+
+def test_by_chance_the_widest_of_several_gaps_counts():
+    """Two bins in a hundred times as many rows are normal: the mean of the larger of two deviations."""
+    rows, p = torch.tensor([40_000.0, 10_000.0]).double(), torch.tensor([0.3, 0.8]).double()
+    g = torch.Generator().manual_seed(0)
+    away = (torch.randn(200_000, 2, generator=g, dtype=torch.float64) * (p * (1 - p) / rows).sqrt()).abs().amax(1)
+    found = maximum_error_by_chance(Reliability(p, p, rows), draws=100_000)
+    assert found == pytest.approx(float(away.mean()), rel=0.01)
+    assert math.isnan(maximum_error_by_chance(Reliability(p, p, 0 * rows)))
 
 
 def test_calibrated_draws_have_a_small_error():

@@ -14,7 +14,18 @@ from warmstart.engine.loop import silent
 from warmstart.engine.stage import PLAIN
 from warmstart.learners import imaml, maml, scratch
 from warmstart.studies import cost, few_shot, omniglot, tiny_imagenet
-from warmstart.studies.few_shot import ACCURACY, ALONE, APART, ECE, Network, Parts, Size, one_by_one, run_study
+from warmstart.studies.few_shot import (
+    ACCURACY,
+    ALONE,
+    APART,
+    BY_CHANCE,
+    ECE,
+    Network,
+    Parts,
+    Size,
+    one_by_one,
+    run_study,
+)
 from warmstart.studies.few_shot_rows import MIRRORED, WARPED, Setting, entries
 from warmstart.tasks.class_split import load_split
 from warmstart.tasks.images import draw_episodes, make_images, with_rotations
@@ -95,7 +106,7 @@ def outcome(parts):
 @pytest.mark.xdist_group("few_shot")
 def test_every_method_has_every_row(outcome):
     found = {(row.method, row.metric, row.setting["shot"]) for row in outcome.results.rows}
-    metrics = (ACCURACY, ALONE, "NLL", ECE, "MCE", "ECE, calibrated", "MCE, calibrated")
+    metrics = (ACCURACY, ALONE, "NLL", ECE, "MCE", "ECE, calibrated", "MCE, calibrated", BY_CHANCE)
     assert found == {(name, metric, shot) for name in TINY.methods for metric in metrics for shot in (1, 2)}
     row = next(row for row in outcome.results.rows if (row.method, row.metric) == ("maml", ACCURACY))
     assert row.seeds == (0, 1) and row.counts == (16, 16) and row.peer == "paper 98.7"

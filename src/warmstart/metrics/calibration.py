@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,8 +50,24 @@ def expected_calibration_error(found: Reliability) -> float:
 
 def maximum_calibration_error(found: Reliability, least: float = 10.0) -> float:
     """The widest gap among bins of at least `least` rows, since a few rows are chance; NaN without such a bin."""
-    gap = _gap(found)[(found.rows > 0) & (found.rows >= least)]
+    gap = _gap(found)[_enough(found, least)]
     return float(gap.max()) if len(gap) else float("nan")
+
+
+def maximum_error_by_chance(found: Reliability, least: float = 10.0, draws: int = 1000, seed: int = 0) -> float:
+    """What the maximum error would be, in the mean, of honest probabilities: bins of as many rows, each as often right
+    as it was promised. At least so much, since rows of one task are more alike than that."""
+    kept = _enough(found, least)
+    rows, promised = found.rows[kept].round(), found.confidence[kept].clamp(max=1)
+    if not len(rows) or promised.isnan().any():
+        return float("nan")
+    came = np.random.default_rng(seed).binomial(rows.long().cpu(), promised.cpu(), (draws, len(rows)))
+    gap = torch.from_numpy(came).to(rows) / rows - promised
+    return float(gap.abs().amax(1).mean())
+
+
+def _enough(found: Reliability, least: float) -> Tensor:
+    return (found.rows > 0) & (found.rows >= least)
 
 
 def _gap(found: Reliability) -> Tensor:

@@ -24,7 +24,13 @@ from warmstart.engine.noise import generator
 from warmstart.engine.stage import Stage
 from warmstart.estimators.picture_judging import log_of, sharpen
 from warmstart.learners import scratch
-from warmstart.metrics.calibration import expected_calibration_error, maximum_calibration_error, reliability
+from warmstart.metrics.calibration import (
+    Reliability,
+    expected_calibration_error,
+    maximum_calibration_error,
+    maximum_error_by_chance,
+    reliability,
+)
 from warmstart.metrics.errors import accuracy, log_loss
 from warmstart.models.conv4 import Conv4, fastest_stage
 from warmstart.models.likelihoods import multiclass
@@ -39,6 +45,7 @@ from warmstart.training.train import Plan, train
 
 ACCURACY, ALONE, APART = "accuracy", "accuracy, alone", "accuracy, apart"
 NLL, ECE, MCE = "NLL", "ECE", "MCE"
+BY_CHANCE = "MCE, by chance"  # what honest probabilities, as sure as the calibrated ones, would have of as many rows
 CALIBRATED = ", calibrated"  # all probabilities to a power that the validation classes settle
 SPLIT = "split.json"  # the classes of each part, beside the results; `tasks.class_split.load_split` reads it
 TEST, VALIDATION, CHOICE = 30_000, 40_000, 50_000  # seeds of the episodes
@@ -311,21 +318,24 @@ def rows_of(
         values = {seed: (factor * getattr(judged, field)).tolist() for seed, judged in by_seed.items()}
         return make_row(name, where, metric, values, unit, peer)
 
-    def over_rows(field: str, more: str) -> list[Row]:
+    def over_rows(field: str, errors: Mapping[str, Callable[[Reliability], float]]) -> list[Row]:
         bins = {seed: reliability(getattr(judged, field), judged.query) for seed, judged in by_seed.items()}
-        errors = {ECE: expected_calibration_error, MCE: maximum_calibration_error}
         return [
-            make_row(name, where, metric + more, {seed: error(found) for seed, found in bins.items()})
+            make_row(name, where, metric, {seed: error(found) for seed, found in bins.items()})
             for metric, error in errors.items()
         ]
+
+    expected, widest = expected_calibration_error, maximum_calibration_error
 
     return [
         over_tasks(ACCURACY, "accuracy", 100.0, "%", peer),
         over_tasks(ALONE, "alone", 100.0, "%"),
         *([over_tasks(APART, "apart", 100.0, "%", peer)] if all(len(one.apart) for one in by_seed.values()) else []),
         over_tasks(NLL, "nll", 1.0, ""),
-        *over_rows("probability", ""),
-        *over_rows("calibrated", CALIBRATED),
+        *over_rows("probability", {ECE: expected, MCE: widest}),
+        *over_rows(
+            "calibrated", {ECE + CALIBRATED: expected, MCE + CALIBRATED: widest, BY_CHANCE: maximum_error_by_chance}
+        ),
     ]
 
 
@@ -344,6 +354,7 @@ def sections(
             Column("MCE", MCE, where, 3, "lower"),
             Column(ECE + CALIBRATED, ECE + CALIBRATED, where, 3, "lower"),
             Column(MCE + CALIBRATED, MCE + CALIBRATED, where, 3, "lower"),
+            Column(BY_CHANCE, BY_CHANCE, where, 3),
         ]
         if any(row.metric == APART for row in results.rows):
             columns.insert(2, Column("no class another one turned (%)", APART, where, 2, "higher"))
@@ -371,7 +382,8 @@ PROSE = (
     "which tells them something of the classes' shares, or each query picture alone with the support. Where classes "
     "were turned to make more, a task may hold one of them turned two ways, and a circle turned is the same circle; "
     "one column has tasks without, as the code of MAML's paper draws them. Calibrated: with all probabilities raised "
-    "to one power, settled on the validation classes. Warped: trained on pictures that are turned, moved, stretched "
+    "to one power, settled on the validation classes. By chance: the widest gap that honest probabilities of the same "
+    "sureness would show. Warped: trained on pictures that are turned, moved, stretched "
     "and slanted a little, colour ones mirrored too, anew at every draw; those judged are as they came. Mirrored: so "
     "too, and every other class of a task, by chance, is its mirror image."
 )
