@@ -89,7 +89,7 @@ class Adapted(NamedTuple):
     root: Tensor  # [d + rank, d + rank]: root' root is its covariance, for every axis
     shown: Tensor  # [classes] whether a class showed a row
     scale: Tensor  # [] t^2, as the rows have it: what all variances are multiples of
-    dof: Tensor  # [] how sure that is; infinite where no task has a scale of its own
+    doubt: Tensor  # [] 1 / its degrees of freedom, 0 where no task has a scale of its own
 
 
 def build(
@@ -146,8 +146,12 @@ def build(
         variance: Tensor = LEAST[likelihood.name] + (2 * theta["log_noise"]).exp()
         return variance
 
-    def freedom(theta: Tree) -> Tensor:
-        return FREEDOM + theta["log_dof"].exp() if cfg.dof else torch.full_like(theta["log_noise"], math.inf)
+    def doubt(theta: Tree, rows: Tensor) -> Tensor:
+        """1 / the degrees of freedom of a task's scale after so many rows; 0 where none has its own."""
+        if not cfg.dof:
+            return torch.zeros_like(rows)
+        known: Tensor = 1 / (FREEDOM + theta["log_dof"].exp() + axes * rows)
+        return known
 
     def expected(theta: Tree, f: Tensor) -> Tensor:
         """[n, axes] before any row was seen."""
@@ -173,14 +177,14 @@ def build(
         return Inner(seen, inner.rows + weight @ rows)
 
     def settle(theta: Tree, inner: Inner) -> Adapted:
-        found, count = posterior(inner.seen), axes * inner.rows.sum()
-        dof = freedom(theta) + count
-        scale = 1 + (found.fit.square.sum() - count) / dof
-        return Adapted(found.mean, found.root, inner.rows > 0, scale, dof)
+        found, rows = posterior(inner.seen), inner.rows.sum()
+        unsure = doubt(theta, rows)
+        scale = 1 + (found.fit.square.sum() - axes * rows) * unsure
+        return Adapted(found.mean, found.root, inner.rows > 0, scale, unsure)
 
-    def density(fit: Fit, rows: Tensor, dof: Tensor) -> Tensor:
+    def density(fit: Fit, rows: Tensor, unsure: Tensor) -> Tensor:
         """Log density of so many rows, over all axes."""
-        return log_student(fit, rows, dof) if cfg.dof else log_normal(fit).sum(-1)
+        return log_student(fit, rows, 1 / unsure) if cfg.dof else log_normal(fit).sum(-1)
 
     def told(theta: Tree, adapted: Adapted, f: Tensor) -> tuple[Tensor, Tensor]:
         """Means [n, axes] and variances [n] of new rows."""
@@ -212,7 +216,7 @@ def build(
         f = features(state.theta, x)
         if likelihood.name == "squared":
             mean, variance = told(state.theta, adapted, f)
-            return Prediction(mean.squeeze(-1), variance / (1 - 2 / adapted.dof))
+            return Prediction(mean.squeeze(-1), variance / (1 - 2 * adapted.doubt))
         p = likelihood.mean(outputs_of(state.theta, adapted, f))
         return Prediction(p) if many else Prediction(p, p * (1 - p))
 
@@ -234,7 +238,9 @@ def build(
         if likelihood.name == "squared":
             mean, variance = told(theta, known, asked)
             square = (query.y.unsqueeze(-1) - mean) ** 2 / variance.unsqueeze(-1)
-            rows = -density(Fit(square, -0.5 * torch.log(2 * math.pi * variance)), torch.ones_like(variance), known.dof)
+            rows = -density(
+                Fit(square, -0.5 * torch.log(2 * math.pi * variance)), torch.ones_like(variance), known.doubt
+            )
         else:
             rows = likelihood.loss(outputs_of(theta, known, asked), query.y)
         weight = weight * (rows != torch.inf)  # a row of a class that the support does not show teaches nothing
@@ -254,7 +260,8 @@ def build(
         return value - likely(theta, *lines[0]), lines[1][2].sum()
 
     def likely(theta: Tree, g: Tensor, r: Tensor, weight: Tensor) -> Tensor:
-        return density(fit_of(g, r, weight, noise(theta)), weight.sum(), freedom(theta))
+        rows = weight.sum()
+        return density(fit_of(g, r, weight, noise(theta)), rows, doubt(theta, torch.zeros_like(rows)))
 
     def together(theta: Tree, support: Batch, query: Batch) -> tuple[Tensor, Tensor]:
         objective, loss = over_tasks(judge)(theta, support, query)
