@@ -282,6 +282,30 @@ def test_more_classes_are_no_reason_to_be_surer():
     assert learner.init(model.params).theta["log_heat"].exp().item() == pytest.approx(CLASSES)
 
 
+def test_directions_begin_apart_from_zero_where_their_slope_is_zero():
+    """And with another seed elsewhere."""
+    model = functional(MLP(2, (6,), 1), "head.*")
+    learners = [gem_head.build(model, squared, Config(rank=2, seed=seed)) for seed in (0, 1)]
+    one, other = (learner.init(model.params).theta["factor"] for learner in learners)
+    assert one.shape == (7, 2) and (one != 0).all() and (one != other).all()
+
+
+def test_a_scale_that_all_tasks_share_is_not_learned_on():
+    """In single precision the slope of more than 10,000 degrees of freedom would be rounding, and grow with them."""
+    model, learner, state, task = drawn(squared, Config(objective="all", dof=5.0))
+    single, task = tree_map(lambda leaf: leaf.float() if leaf.is_floating_point() else leaf, (state.theta, task))
+
+    def told(learner, theta):
+        delta, info = learner.meta_grad(state._replace(theta=theta), task, ())
+        return delta.grad, info.loss.item()
+
+    slopes, loss = told(learner, {**single, "log_dof": torch.tensor(60.0, dtype=torch.float32)})
+    plain = gem_head.build(model, squared, Config(objective="all"))
+    _, shared = told(plain, {name: part for name, part in single.items() if name != "log_dof"})
+    assert slopes["log_dof"] == 0 and told(learner, single)[0]["log_dof"] != 0
+    assert loss == pytest.approx(shared, rel=0.05)
+
+
 def test_decay_is_of_the_network_alone():
     _, learner, state, _ = drawn(squared, Config(outer_lr=0.1, weight_decay=0.5))
     nothing = gem_head.Delta(tree_map(torch.zeros_like, state.theta))
@@ -323,7 +347,7 @@ def test_what_cannot_be_is_refused():
     with pytest.raises(InputError, match="an outer_b2 from 0 to below 1, got 1"):
         gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(outer_b2=1.0))
     for dof in (3.0, -1.0, math.inf, math.nan):
-        with pytest.raises(InputError, match="a finite dof above 3, or 0, got"):
+        with pytest.raises(InputError, match="a dof between 3 and 1000, or 0, got"):
             gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(dof=dof))
     with pytest.raises(InputError, match="a rank of 0 or more, got -1"):
         gem_head.build(functional(MLP(1, (2,), 1)), squared, Config(rank=-1))

@@ -13,6 +13,7 @@ from warmstart.engine.files import read_tensors
 from warmstart.engine.loop import silent
 from warmstart.engine.stage import PLAIN
 from warmstart.learners import imaml, maml, scratch
+from warmstart.metrics.calibration import maximum_error_by_chance, reliability
 from warmstart.studies import cost, few_shot, omniglot, tiny_imagenet
 from warmstart.studies.few_shot import (
     ACCURACY,
@@ -261,6 +262,8 @@ def test_a_boastful_method_is_calibrated_on_validation_classes(parts):
     found = few_shot.judge(predict, predict, test, few_shot.settle(predict, judged))
     rows = {row.metric: row.mean for row in few_shot.rows_of("maml", Setting(3, 1), {0: found}, {})}
     assert rows["ECE"] > 0.2 and rows["ECE, calibrated"] < 0.06 and rows["MCE, calibrated"] < 0.06
+    bins = reliability(found.calibrated, found.query)
+    assert rows[BY_CHANCE] == pytest.approx(maximum_error_by_chance(bins)) and 0.01 < rows[BY_CHANCE] < 0.06
     assert (found.calibrated.argmax(-1) == found.probability.argmax(-1)).all()
 
 

@@ -4,8 +4,8 @@
     GEM-BML,  the marginal likelihood of all rows:          log p(y_support, y_query)
     GEM-BML+, the likelihood of query rows given support:   log p(y_query | y_support), or row by row
 
-With `dof` a task has a scale t of its own, dof / t^2 ~ chi2(dof): w_t - m and e are multiples of it, rows together have
-a multivariate t density, and support rows that are hard to explain widen what is said of new ones.
+With `dof` a task has a scale of its own, dof / scale^2 ~ chi2(dof): w_t - m and e are multiples of it, rows together
+have a multivariate t density, and support rows that are hard to explain widen what is said of new ones.
 
 The gradient-EM theorem gives the gradient of each as a difference of expectations under two posteriors. Here both are
 in closed form, and so is the objective, so it is differentiated as it stands: features, prior and noise together.
@@ -53,7 +53,9 @@ from warmstart.maths.outer import Delta, Info, State, outer
 
 OBJECTIVES = ("each", "query", "all")
 LEAST = {"squared": 1e-5, "binary": 1e-3, "multiclass": 1e-3}  # noise variance: float32 must hold 1 / noise
-FREEDOM = 3.0  # least, of a task's scale: at 2 what is said without a row would have no finite variance
+# of a task's scale, the least and the most degrees of freedom: with 2 what is said without a row would have no finite
+# variance, and from 10,000 on single precision no longer tells more from fewer
+FREEDOM = (3.0, 1000.0)
 
 
 @dataclass(frozen=True)
@@ -81,14 +83,14 @@ SPACE: dict[str, list[Any]] = {
 
 class Inner(NamedTuple):
     seen: Evidence
-    rows: Tensor  # [classes] of each; of numbers [1]
+    rows: Tensor  # [classes] of each; [1] without classes
 
 
 class Adapted(NamedTuple):
     mean: Tensor  # [d + rank, axes] of v, where w = m + [diag s, U] v
     root: Tensor  # [d + rank, d + rank]: root' root is its covariance, for every axis
     shown: Tensor  # [classes] whether a class showed a row
-    scale: Tensor  # [] t^2, as the rows have it: what all variances are multiples of
+    scale: Tensor  # [] the square of the task's scale, as its rows have it: what all variances are multiples of
     doubt: Tensor  # [] 1 / its degrees of freedom, 0 where no task has a scale of its own
 
 
@@ -111,9 +113,10 @@ def build(
     many = likelihood.name == "multiclass"
     ways = (classes or outputs) if many else 1
     axes = ways - 1 if many else 1
-    if cfg.dof != 0 and not FREEDOM < cfg.dof < math.inf:
+    least, most = FREEDOM
+    if cfg.dof != 0 and not least < cfg.dof < most:
         raise InputError(
-            f"a finite dof above {FREEDOM:g}, or 0", f"{cfg.dof:g}", "pass 0 where all tasks have one scale"
+            f"a dof between {least:g} and {most:g}, or 0", f"{cfg.dof:g}", "pass 0 where all tasks have one scale"
         )
     if cfg.rank < 0:
         raise InputError("a rank of 0 or more", f"{cfg.rank}", "pass 0 for a diagonal prior")
@@ -125,7 +128,7 @@ def build(
         like = next(iter(params.values()))
         constants = {"log_noise": math.log(cfg.noise), "log_heat": math.log(ways)}
         if cfg.dof:
-            constants["log_dof"] = math.log(cfg.dof - FREEDOM)
+            constants["log_dof"] = math.log(cfg.dof - least)
         factor = torch.randn(width + 1, cfg.rank, generator=torch.Generator().manual_seed(cfg.seed))
         theta: dict[str, Tree] = {
             "features": {name: value for name, value in params.items() if not name.startswith("head.")},
@@ -146,12 +149,12 @@ def build(
         variance: Tensor = LEAST[likelihood.name] + (2 * theta["log_noise"]).exp()
         return variance
 
-    def doubt(theta: Tree, rows: Tensor) -> Tensor:
+    def doubt_after(theta: Tree, rows: Tensor) -> Tensor:
         """1 / the degrees of freedom of a task's scale after so many rows; 0 where none has its own."""
         if not cfg.dof:
             return torch.zeros_like(rows)
-        known: Tensor = 1 / (FREEDOM + theta["log_dof"].exp() + axes * rows)
-        return known
+        doubt: Tensor = 1 / (least + theta["log_dof"].clamp(max=math.log(most)).exp() + axes * rows)
+        return doubt
 
     def expected(theta: Tree, f: Tensor) -> Tensor:
         """[n, axes] before any row was seen."""
@@ -178,13 +181,14 @@ def build(
 
     def settle(theta: Tree, inner: Inner) -> Adapted:
         found, rows = posterior(inner.seen), inner.rows.sum()
-        unsure = doubt(theta, rows)
-        scale = 1 + (found.fit.square.sum() - axes * rows) * unsure
-        return Adapted(found.mean, found.root, inner.rows > 0, scale, unsure)
+        doubt, scale = doubt_after(theta, rows), torch.ones_like(rows)
+        if cfg.dof:
+            scale = 1 + (found.fit.square.sum() - axes * rows) * doubt
+        return Adapted(found.mean, found.root, inner.rows > 0, scale, doubt)
 
-    def density(fit: Fit, rows: Tensor, unsure: Tensor) -> Tensor:
+    def density(fit: Fit, rows: Tensor, doubt: Tensor) -> Tensor:
         """Log density of so many rows, over all axes."""
-        return log_student(fit, rows, 1 / unsure) if cfg.dof else log_normal(fit).sum(-1)
+        return log_student(fit, rows, 1 / doubt) if cfg.dof else log_normal(fit).sum(-1)
 
     def told(theta: Tree, adapted: Adapted, f: Tensor) -> tuple[Tensor, Tensor]:
         """Means [n, axes] and variances [n] of new rows."""
@@ -261,7 +265,7 @@ def build(
 
     def likely(theta: Tree, g: Tensor, r: Tensor, weight: Tensor) -> Tensor:
         rows = weight.sum()
-        return density(fit_of(g, r, weight, noise(theta)), rows, doubt(theta, torch.zeros_like(rows)))
+        return density(fit_of(g, r, weight, noise(theta)), rows, doubt_after(theta, torch.zeros_like(rows)))
 
     def together(theta: Tree, support: Batch, query: Batch) -> tuple[Tensor, Tensor]:
         objective, loss = over_tasks(judge)(theta, support, query)

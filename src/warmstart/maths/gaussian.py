@@ -67,8 +67,10 @@ def posterior(seen: Evidence) -> Posterior:
 def fit_of(g: Tensor, r: Tensor, weight: Tensor, noise: Tensor) -> Fit:
     """Of rows together, v integrated out: N(r_j; 0, g g' + noise), in the smaller of the two spaces."""
     if g.shape[-2] > g.shape[-1]:
-        empty = nothing(g.shape[-1], r.shape[-1], r)
-        return posterior(observe(empty, g, r, weight, noise)).fit
+        found = posterior(observe(nothing(g.shape[-1], r.shape[-1], r), g, r, weight, noise))
+        # less rounded than the difference of two large sums that the posterior goes by, which has no row at hand
+        square = _fit(r - g @ found.mean, weight, noise).square + (found.mean**2).sum(-2)
+        return Fit(square, found.fit.constant)
     # log det (I_q + g' g / noise) = log det (I_n + g g' / noise), and likewise for the quadratic form
     scale = (weight.sqrt() / noise.sqrt()).unsqueeze(-1)  # apart: the root of 0 / noise has no derivative
     scaled = g * scale
@@ -83,7 +85,7 @@ def log_normal(fit: Fit) -> Tensor:
 
 
 def log_student(fit: Fit, rows: Tensor, dof: Tensor) -> Tensor:
-    """Log density [...] of all columns of so many rows where v and e are multiples of one t, dof / t^2 ~ chi2(dof)."""
+    """Log density [...] of all columns of so many rows where v and e are multiples of one s, dof / s^2 ~ chi2(dof)."""
     half, count = 0.5 * dof, rows * fit.square.shape[-1]
     after = half + 0.5 * count
     lost = after * torch.log1p(fit.square.sum(-1) / dof) + 0.5 * count * torch.log(half)

@@ -55,8 +55,8 @@ def maximum_calibration_error(found: Reliability, least: float = 10.0) -> float:
 
 
 def maximum_error_by_chance(found: Reliability, least: float = 10.0, draws: int = 1000, seed: int = 0) -> float:
-    """What the maximum error would be, in the mean, of honest probabilities: bins of as many rows, each as often right
-    as it was promised. At least so much, since rows of one task are more alike than that."""
+    """What the maximum error would be, in the mean, of honest probabilities: bins of as many rows of weight 1, each as
+    often right as it was promised and apart from the others. More, where rows of one task are right together."""
     kept = _enough(found, least)
     rows, promised = found.rows[kept].round(), found.confidence[kept].clamp(max=1)
     if not len(rows) or promised.isnan().any():

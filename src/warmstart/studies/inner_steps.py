@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import pi
+from math import isfinite, pi
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -25,7 +25,7 @@ from warmstart.metrics.errors import squared_error
 from warmstart.report import Column, Results, Row, called, make_results, make_row, table
 from warmstart.report.figures import Curve, curves, error_curves
 from warmstart.report.page import Outcome, Section
-from warmstart.studies.bayes_sine_rows import BEGIN
+from warmstart.studies import bayes_sine_rows
 from warmstart.studies.sines import Training, fit
 from warmstart.tasks import sine
 
@@ -42,7 +42,7 @@ class Entry(NamedTuple):
 ENTRIES = {
     "maml": Entry(maml.build, maml.Config(inner_lr=0.01)),
     "fomaml": Entry(maml.build, maml.Config(inner_lr=0.01, first_order=True)),
-    "gem_bml_plus": Entry(gem.build, gem.Config(**BEGIN)),
+    **{name: Entry(gem.build, bayes_sine_rows.ENTRIES[name].config) for name in ("gem_bml_plus", "gem_bml_plus, sgd")},
 }
 
 
@@ -110,5 +110,5 @@ def sections(results: Results) -> list[Section]:
 def verdict(rows: Sequence[Row]) -> str:
     name, last = rows[0].method, STEPS[-1]
     at = {row.setting["inner_steps"]: row.mean for row in rows if row.method == name and row.setting["steps"] == last}
-    told = ", ".join(f"{at[count]:.3f}" for count in TRAINED)
+    told = ", ".join(f"{at[count]:.3f}" if isfinite(at[count]) else "not finite" for count in TRAINED)
     return f"{name} trained with {', '.join(map(str, TRAINED))} inner steps has an MSE of {told} after {last} steps."
