@@ -24,13 +24,7 @@ from warmstart.engine.noise import generator
 from warmstart.engine.stage import Stage
 from warmstart.estimators.picture_judging import log_of, sharpen
 from warmstart.learners import scratch
-from warmstart.metrics.calibration import (
-    Reliability,
-    expected_calibration_error,
-    maximum_calibration_error,
-    maximum_error_by_chance,
-    reliability,
-)
+from warmstart.metrics import calibration
 from warmstart.metrics.errors import accuracy, log_loss
 from warmstart.models.conv4 import Conv4, fastest_stage
 from warmstart.models.likelihoods import multiclass
@@ -318,24 +312,22 @@ def rows_of(
         values = {seed: (factor * getattr(judged, field)).tolist() for seed, judged in by_seed.items()}
         return make_row(name, where, metric, values, unit, peer)
 
-    def over_rows(field: str, errors: Mapping[str, Callable[[Reliability], float]]) -> list[Row]:
-        bins = {seed: reliability(getattr(judged, field), judged.query) for seed, judged in by_seed.items()}
-        return [
-            make_row(name, where, metric, {seed: error(found) for seed, found in bins.items()})
-            for metric, error in errors.items()
-        ]
+    def over_rows(field: str, metric: str, error: Callable[[calibration.Reliability], float]) -> Row:
+        bins = {seed: calibration.reliability(getattr(one, field), one.query) for seed, one in by_seed.items()}
+        return make_row(name, where, metric, {seed: error(found) for seed, found in bins.items()})
 
-    expected, widest = expected_calibration_error, maximum_calibration_error
+    expected, widest = calibration.expected_calibration_error, calibration.maximum_calibration_error
 
     return [
         over_tasks(ACCURACY, "accuracy", 100.0, "%", peer),
         over_tasks(ALONE, "alone", 100.0, "%"),
         *([over_tasks(APART, "apart", 100.0, "%", peer)] if all(len(one.apart) for one in by_seed.values()) else []),
         over_tasks(NLL, "nll", 1.0, ""),
-        *over_rows("probability", {ECE: expected, MCE: widest}),
-        *over_rows(
-            "calibrated", {ECE + CALIBRATED: expected, MCE + CALIBRATED: widest, BY_CHANCE: maximum_error_by_chance}
-        ),
+        over_rows("probability", ECE, expected),
+        over_rows("probability", MCE, widest),
+        over_rows("calibrated", ECE + CALIBRATED, expected),
+        over_rows("calibrated", MCE + CALIBRATED, widest),
+        over_rows("calibrated", BY_CHANCE, calibration.maximum_error_by_chance),
     ]
 
 
@@ -360,7 +352,7 @@ def sections(
             columns.insert(2, Column("no class another one turned (%)", APART, where, 2, "higher"))
         made = table(results, columns=columns, baselines=simple, caption=f"{setting.label}, unseen classes")
         bins = {
-            name: reliability(*concat([(one.probability, one.query) for one in by_seed.values()]))
+            name: calibration.reliability(*concat([(one.probability, one.query) for one in by_seed.values()]))
             for (name, which), by_seed in found.items()
             if which == setting
         }
