@@ -8,26 +8,17 @@ import torch
 from warmstart.baselines import protonet
 from warmstart.cli.writing import write_report
 from warmstart.core import InputError, Prediction
-from warmstart.core.trees import tree_map
+from warmstart.core.trees import concat, tree_map
 from warmstart.engine.files import read_tensors
 from warmstart.engine.loop import silent
+from warmstart.engine.noise import generator
 from warmstart.engine.stage import PLAIN
 from warmstart.learners import imaml, maml, scratch
-from warmstart.metrics.calibration import maximum_error_by_chance, reliability
+from warmstart.metrics.calibration import expected_calibration_error, maximum_error_by_chance, reliability
 from warmstart.studies import cost, few_shot, omniglot, tiny_imagenet
-from warmstart.studies.few_shot import (
-    ACCURACY,
-    ALONE,
-    APART,
-    BY_CHANCE,
-    ECE,
-    Network,
-    Parts,
-    Size,
-    one_by_one,
-    run_study,
-)
+from warmstart.studies.few_shot import Network, Parts, Size, one_by_one, run_study
 from warmstart.studies.few_shot_rows import MIRRORED, WARPED, Setting, entries
+from warmstart.studies.few_shot_tables import ACCURACY, ALONE, APART, BY_CHANCE, ECE, MANY, rows_of, verdict
 from warmstart.tasks.class_split import load_split
 from warmstart.tasks.images import draw_episodes, make_images, with_rotations
 from warmstart.tasks.omniglot import read_omniglot, split_omniglot
@@ -247,7 +238,7 @@ def test_of_many_query_pictures_some_of_every_class_are_judged_alone(parts, monk
     judged = few_shot.judge(predict, predict, task)
     together, alone = seen
     assert together.shape == (5, 9) and alone[0].tolist() == [0, 0, 1, 2, 2]  # every second one
-    assert judged.accuracy.tolist() == judged.alone.tolist() == [1.0] * 5 and judged.probability.shape == (5, 9, 3)
+    assert judged.accuracy.tolist() == judged.alone.tolist() == [1.0] * 5 and judged.said.probability.shape == (5, 9, 3)
 
 
 def test_a_boastful_method_is_calibrated_on_validation_classes(parts):
@@ -260,11 +251,27 @@ def test_a_boastful_method_is_calibrated_on_validation_classes(parts):
         return Prediction(0.985 * torch.nn.functional.one_hot(guess.long(), 3) + 0.005)
 
     found = few_shot.judge(predict, predict, test, few_shot.settle(predict, judged))
-    rows = {row.metric: row.mean for row in few_shot.rows_of("maml", Setting(3, 1), {0: found}, {})}
+    rows = {row.metric: row.mean for row in rows_of("maml", Setting(3, 1), {0: found}, {})}
     assert rows["ECE"] > 0.2 and rows["ECE, calibrated"] < 0.06 and rows["MCE, calibrated"] < 0.06
-    bins = reliability(found.calibrated, found.query)
+    bins = reliability(found.said.calibrated, found.said.query)
     assert rows[BY_CHANCE] == pytest.approx(maximum_error_by_chance(bins)) and 0.01 < rows[BY_CHANCE] < 0.06
-    assert (found.calibrated.argmax(-1) == found.probability.argmax(-1)).all()
+    assert (found.said.calibrated.argmax(-1) == found.said.probability.argmax(-1)).all()
+
+
+def test_calibration_is_judged_on_many_more_tasks_where_a_study_asks_for_them(parts):
+    size = TINY._replace(methods=("nearest_centroid",), settings=(Setting(3, 1),), many=3)
+    outcome = run_study("tiny", "quick", size, parts, Network(4, True), LEARNERS, {}, [0], [], "cpu", None, None)
+    found = {row.metric: row.mean for row in outcome.results.rows}
+    predict, _ = few_shot.fit("nearest_centroid", cell(LEARNERS, parts, size), silent, None)
+    drawn = [draw_episodes(parts.test, 100, 3, 1, 3, generator(few_shot.TEST, 3, place)) for place in range(size.many)]
+    tasks = concat(drawn)
+    bins = reliability(predict(tasks).mean, tasks.query)
+    assert found["ECE" + MANY] == pytest.approx(expected_calibration_error(bins), rel=1e-4)
+    assert found["ECE" + MANY] != found["ECE"] and found[BY_CHANCE + MANY] < found[BY_CHANCE]
+    heads = outcome.sections[0].table.head
+    assert [head for head in heads if head.endswith(MANY)] == [
+        metric + MANY for metric in ("ECE", "MCE", "ECE, calibrated", "MCE, calibrated", BY_CHANCE)
+    ]
 
 
 def test_unknown_methods_and_missing_data_are_said():
@@ -301,7 +308,7 @@ def test_cost_grows_with_the_inner_steps_only_where_the_loop_is_differentiated(m
 
 def test_settings_speak():
     assert Setting(20, 5).label == "20-way 5-shot"
-    assert few_shot.verdict([], Setting(5, 1)) == "Nothing was run."
+    assert verdict([], Setting(5, 1)) == "Nothing was run."
 
 
 def test_a_training_that_diverged_is_shown_as_such(parts):

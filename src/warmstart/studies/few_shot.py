@@ -15,7 +15,7 @@ from torch import Tensor
 
 from warmstart.baselines import linear_head, nearest_centroid, protonet
 from warmstart.baselines.centroids import sharpness
-from warmstart.core import Batch, Learner, Prediction, Task, check_names, functional
+from warmstart.core import Learner, Prediction, Task, check_names, functional
 from warmstart.core.trees import concat, flatten, leaves, take, to_device, tree_map, unflatten
 from warmstart.engine.device import choose_device, fast_products
 from warmstart.engine.loop import Diverged, Report, silent
@@ -24,23 +24,18 @@ from warmstart.engine.noise import generator
 from warmstart.engine.stage import Stage
 from warmstart.estimators.picture_judging import log_of, sharpen
 from warmstart.learners import scratch
-from warmstart.metrics import calibration
 from warmstart.metrics.errors import accuracy, log_loss
 from warmstart.models.conv4 import Conv4, fastest_stage
 from warmstart.models.likelihoods import multiclass
 from warmstart.models.mlp import seeded
-from warmstart.report import Column, Results, Row, called, make_results, make_row, table
-from warmstart.report.figures import reliability as reliability_figure
-from warmstart.report.page import Outcome, Section
-from warmstart.studies.few_shot_rows import BASELINES, Entry, Setting, is_baseline, plain_name
+from warmstart.report import called, make_results
+from warmstart.report.page import Outcome
+from warmstart.studies.few_shot_rows import BASELINES, Entry, Setting
+from warmstart.studies.few_shot_tables import Judged, Said, rows_of, sections, verdict
 from warmstart.tasks.images import Images, sampler
 from warmstart.training.sources import from_family
 from warmstart.training.train import Plan, train
 
-ACCURACY, ALONE, APART = "accuracy", "accuracy, alone", "accuracy, apart"
-NLL, ECE, MCE = "NLL", "ECE", "MCE"
-BY_CHANCE = "MCE, by chance"  # what honest probabilities, as sure as the calibrated ones, would have of as many rows
-CALIBRATED = ", calibrated"  # all probabilities to a power that the validation classes settle
 SPLIT = "split.json"  # the classes of each part, beside the results; `tasks.class_split.load_split` reads it
 TEST, VALIDATION, CHOICE = 30_000, 40_000, 50_000  # seeds of the episodes
 CHUNK = {"cpu": 1, "cuda": 25}  # test tasks at once: on a CPU a stack gains nothing, on a GPU more fill the memory
@@ -71,6 +66,7 @@ class Size(NamedTuple):
     tasks: Mapping[int, int]  # in a meta-batch, by way
     asked: Mapping[int, int]  # pictures of a class that a training task is judged by, by way
     classifier: int  # steps that train the network of the linear head
+    many: int = 0  # hundreds of test tasks drawn for calibration alone
 
 
 class Network(NamedTuple):
@@ -88,18 +84,6 @@ class Cell(NamedTuple):
     network: Network
     seed: int
     device: torch.device
-
-
-class Judged(NamedTuple):
-    """A method on the test tasks of one setting and seed."""
-
-    accuracy: Tensor  # [t]
-    alone: Tensor  # [t] each of some query pictures seen with the support only
-    nll: Tensor  # [t]
-    probability: Tensor  # [t, n, classes]
-    calibrated: Tensor  # [t, n, classes] to the power that is best on validation classes
-    query: Batch  # [t, n] without its pictures
-    apart: Tensor = torch.empty(0)  # [t] accuracy in tasks of which no class is another one turned
 
 
 def run_study(
@@ -140,6 +124,9 @@ def run_study(
                 if parts.test.turns > 1:
                     apart = draw_apart(size.tests, generator(TEST, setting.way))
                     judged = judged._replace(apart=right(predict, apart))
+                if size.many:
+                    each = (draw(100, generator(TEST, setting.way, place)) for place in range(size.many))
+                    judged = judged._replace(many=concat([say(predict, tasks, factor) for tasks in each]))
         except Diverged:
             judged = diverged(test, parts.test.turns > 1)
         found.setdefault((name, setting), {})[seed] = judged
@@ -263,7 +250,7 @@ def diverged(test: Task, apart: bool = False) -> Judged:
     nothing = torch.full((len(test.key),), float("nan"))
     query = to_device(test.query._replace(x=()), "cpu")
     none = torch.full((*query.y.shape, int(query.y.max()) + 1), float("nan"))
-    return Judged(nothing, nothing, nothing, none, none, query, nothing if apart else nothing[:0])
+    return Judged(nothing, nothing, nothing, Said(none, none, query), nothing if apart else nothing[:0])
 
 
 def one_by_one(predict: Predictor) -> Predictor:
@@ -283,11 +270,18 @@ def judge(predict: Predictor, alone: Predictor, test: Task, factor: float = 1.0)
     for task in some_at_a_time(test):
         every = max(1, task.query.y.shape[1] // SEEN_ALONE)
         some = task._replace(query=tree_map(lambda leaf, every=every: leaf[:, ::every], task.query))
-        said, single = predict(task).mean, alone(some).mean
-        scores = accuracy(said, task.query), accuracy(single, some.query), log_loss(said, task.query)
-        found.append(Judged(*to_device((*scores, said, sharpen(said, factor), task.query._replace(x=())), "cpu")))
+        said, single = say(predict, task, factor), alone(some).mean.cpu()
+        right, loss = accuracy(said.probability, said.query), log_loss(said.probability, said.query)
+        found.append(Judged(right, accuracy(single, to_device(some.query, "cpu")), loss, said))
     judged: Judged = concat(found)
     return judged
+
+
+def say(predict: Predictor, tasks: Task, factor: float) -> Said:
+    """Of these tasks, all probabilities to a power too."""
+    said = predict(tasks).mean
+    found: Said = to_device(Said(said, sharpen(said, factor), tasks.query._replace(x=())), "cpu")
+    return found
 
 
 def right(predict: Predictor, tasks: Task) -> Tensor:
@@ -298,102 +292,3 @@ def right(predict: Predictor, tasks: Task) -> Tensor:
 def some_at_a_time(tasks: Task, chunk: int = 100) -> Iterator[Task]:
     """So that memory stays bounded."""
     return (take(tasks, slice(first, first + chunk)) for first in range(0, len(tasks.key), chunk))
-
-
-def rows_of(
-    name: str, setting: Setting, by_seed: Mapping[int, Judged], published: Mapping[tuple[str, int, int], float]
-) -> list[Row]:
-    """Accuracies in percent and log loss over tasks; calibration errors over all rows."""
-    where: dict[str, Any] = {"way": setting.way, "shot": setting.shot}
-    number = published.get((plain_name(name), *setting))
-    peer = "" if number is None else f"paper {number}"
-
-    def over_tasks(metric: str, field: str, factor: float, unit: str, peer: str = "") -> Row:
-        values = {seed: (factor * getattr(judged, field)).tolist() for seed, judged in by_seed.items()}
-        return make_row(name, where, metric, values, unit, peer)
-
-    def over_rows(field: str, metric: str, error: Callable[[calibration.Reliability], float]) -> Row:
-        bins = {seed: calibration.reliability(getattr(one, field), one.query) for seed, one in by_seed.items()}
-        return make_row(name, where, metric, {seed: error(found) for seed, found in bins.items()})
-
-    expected, widest = calibration.expected_calibration_error, calibration.maximum_calibration_error
-
-    return [
-        over_tasks(ACCURACY, "accuracy", 100.0, "%", peer),
-        over_tasks(ALONE, "alone", 100.0, "%"),
-        *([over_tasks(APART, "apart", 100.0, "%", peer)] if all(len(one.apart) for one in by_seed.values()) else []),
-        over_tasks(NLL, "nll", 1.0, ""),
-        over_rows("probability", ECE, expected),
-        over_rows("probability", MCE, widest),
-        over_rows("calibrated", ECE + CALIBRATED, expected),
-        over_rows("calibrated", MCE + CALIBRATED, widest),
-        over_rows("calibrated", BY_CHANCE, calibration.maximum_error_by_chance),
-    ]
-
-
-def sections(
-    results: Results, settings: Sequence[Setting], found: Mapping[tuple[str, Setting], Mapping[int, Judged]]
-) -> list[Section]:
-    """A table and a reliability diagram for each setting."""
-    shown, simple = [], {row.method for row in results.rows if is_baseline(row.method)}
-    for setting in settings:
-        where: dict[str, Any] = {"way": setting.way, "shot": setting.shot}
-        columns = [
-            Column("accuracy (%)", ACCURACY, where, 2, "higher"),
-            Column("each picture alone (%)", ALONE, where, 2, "higher"),
-            Column("NLL", NLL, where, 3, "lower"),
-            Column("ECE", ECE, where, 3, "lower"),
-            Column("MCE", MCE, where, 3, "lower"),
-            Column(ECE + CALIBRATED, ECE + CALIBRATED, where, 3, "lower"),
-            Column(MCE + CALIBRATED, MCE + CALIBRATED, where, 3, "lower"),
-            Column(BY_CHANCE, BY_CHANCE, where, 3),
-        ]
-        if any(row.metric == APART for row in results.rows):
-            columns.insert(2, Column("no class another one turned (%)", APART, where, 2, "higher"))
-        made = table(results, columns=columns, baselines=simple, caption=f"{setting.label}, unseen classes")
-        bins = {
-            name: calibration.reliability(*concat([(one.probability, one.query) for one in by_seed.values()]))
-            for (name, which), by_seed in found.items()
-            if which == setting
-        }
-        picture = reliability_figure(bins) if bins else ""
-        shown.append(
-            Section(
-                setting.label,
-                PROSE,
-                made,
-                picture,
-                "How often the likeliest class was right, by the probability it was given",
-            )
-        )
-    return shown
-
-
-PROSE = (
-    "Networks are normalised by the statistics of the pictures they are given: all query pictures of a task together, "
-    "which tells them something of the classes' shares, or each query picture alone with the support. Where classes "
-    "were turned to make more, a task may hold one of them turned two ways, and a circle turned is the same circle; "
-    "one column has tasks without, as the code of MAML's paper draws them. Calibrated: with all probabilities raised "
-    "to one power, settled on the validation classes. By chance: the widest gap that honest probabilities of the same "
-    "sureness would show. Warped: trained on pictures that are turned, moved, stretched "
-    "and slanted a little, colour ones mirrored too, anew at every draw; those judged are as they came. Mirrored: so "
-    "too, and every other class of a task, by chance, is its mirror image."
-)
-
-
-def verdict(rows: Sequence[Row], setting: Setting) -> str:
-    at = {
-        row.method: row.mean
-        for row in rows
-        if row.metric == ACCURACY and row.mean == row.mean and row.setting == {"way": setting.way, "shot": setting.shot}
-    }
-    ours = {name: value for name, value in at.items() if not is_baseline(name)}
-    theirs = {name: value for name, value in at.items() if is_baseline(name)}
-    said = []
-    if ours:
-        best = max(ours, key=lambda name: ours[name])
-        said.append(f"{setting.label} on unseen classes: {best} is right on {ours[best]:.1f} %")
-    if theirs:
-        best = max(theirs, key=lambda name: theirs[name])
-        said.append(f"the best baseline, {best}, on {theirs[best]:.1f} %")
-    return "; ".join(said) + "." if said else "Nothing was run."

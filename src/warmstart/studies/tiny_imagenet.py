@@ -56,7 +56,7 @@ LEARNERS = entries(
         "anil": lambda at: maml.Config(inner_lr=0.1, inner_steps=5, test_steps=10),
         "abml": lambda at: abml.Config(**of_sums(DESCENT, at), **GAUSSIAN),
         "gem_bml_plus": lambda at: gem.Config(**DESCENT, **GAUSSIAN, per_row=True, widths=False),
-        "gem_head": lambda at: gem_head.Config(weight_decay=1.0),
+        "gem_head": lambda at: gem_head.Config(weight_decay=1.0, rank=32, dof=20.0),
         "protonet": lambda at: protonet.Config(),
     },
     {WARPED: SLIGHT._replace(mirror="pictures")},
@@ -83,6 +83,7 @@ SIZES = {
         tasks={5: 4},
         asked={5: 15},
         classifier=20_000,
+        many=100,
     ),
 }
 
