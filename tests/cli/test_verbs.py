@@ -47,6 +47,13 @@ def test_version_and_no_arguments(cli):
     assert cli().out == cli("--help").out
 
 
+def test_runs_as_a_module_too():
+    for words, code in ((["--version"], 0), (["study", "no_such"], 2)):
+        done = subprocess.run([sys.executable, "-m", "warmstart", *words], capture_output=True, text=True)
+        assert done.returncode == code
+        assert (f"warmstart {__version__}\n" == done.stdout) if code == 0 else ("Traceback" not in done.stderr)
+
+
 def test_every_verb_takes_the_common_options():
     found = commands(get_command(app))
     assert set(found) >= {"demo", "fit", "adapt", "evaluate", "export", "study", "bench", "data list", "data check"}
