@@ -30,7 +30,7 @@ PAGES = {
     "bmaml": ["bmaml"],
     "empirical_bayes": ["empirical_bayes"],
     "gem": ["gem_bml", "gem_bml_plus", "gem_bml_plus, sgd", "gem_bml_plus, paper", "gem_bml_plus, mirrored"],
-    "gem_head": ["gem_head"],
+    "gem_head": ["gem_head", "gem_head, warped"],
     "gem_mixture": ["gem_mixture"],
     "llama": ["llama"],
     "abml": ["abml"],
