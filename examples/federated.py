@@ -14,7 +14,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -63,18 +62,12 @@ def wait_for(path: Path) -> dict[str, Tensor]:
     return read_tensors(path)[0]
 
 
-def _sent(state: State) -> dict[str, Any]:
-    """What a server sends: the prior, and how many updates it has seen."""
-    return {"theta": state.theta, "version": state.opt.done}
-
-
 def client(folder: Path, number: int, rounds: int) -> None:
     infer = local_posterior(model(), squared, CONFIG)
     state = gem.build(model(), squared, CONFIG).init(model().params)
     for round_ in range(rounds):
-        read = fill(_sent(state), wait_for(folder / f"prior-{round_}.safetensors"))
-        at = State(read["theta"], state.opt._replace(done=read["version"]))
-        found = infer(at, private_data(number), noise_of(number, round_))
+        prior = fill(state.theta, wait_for(folder / f"prior-{round_}.safetensors"))
+        found = infer(state._replace(theta=prior), private_data(number), noise_of(number, round_))
         write_tensors(folder / f"posterior-{round_}-{number}.safetensors", named_leaves(found))
 
 
@@ -82,9 +75,9 @@ def server(folder: Path, clients: int, rounds: int) -> State:
     learner, merge = gem.build(model(), squared, CONFIG), merge_posteriors(CONFIG)
     state = learner.init(model().params)
     flat = torch.zeros(1, *state.theta["mean"].shape)
-    like = Posteriors(Gaussian(flat, flat), Gaussian(flat, flat), torch.zeros(1))
+    like = Posteriors(Gaussian(flat, flat), Gaussian(flat, flat), torch.zeros(1, dtype=torch.int64))
     for round_ in range(rounds):
-        write_tensors(folder / f"prior-{round_}.safetensors", named_leaves(_sent(state)))
+        write_tensors(folder / f"prior-{round_}.safetensors", named_leaves(state.theta))
         total = None
         for number in range(clients):
             found = fill(like, wait_for(folder / f"posterior-{round_}-{number}.safetensors"))

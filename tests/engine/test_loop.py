@@ -353,5 +353,9 @@ def test_whatever_an_update_tells_is_logged_as_its_mean(tmp_path):
         clamped: Tensor
 
     tell = lambda state, rows: (state, Told(torch.tensor(1.0), rows.sum() * 0 + len(rows)))  # noqa: E731
-    run(tell, {"w": torch.zeros(1)}, lambda step: torch.ones(step + 1), 4, folder=tmp_path, every=2)
-    assert [line["clamped"] for line in log(tmp_path)] == [1.5, 3.5]
+    said = []
+    progress = lambda done, of, words: said.append(words)  # noqa: E731
+    source = lambda step: torch.ones(step + 1 if step > 1 else 0)  # noqa: E731
+    run(tell, {"w": torch.zeros(1)}, source, 4, folder=tmp_path, every=2, progress=progress)
+    assert [line["clamped"] for line in log(tmp_path)] == [0, 3.5]
+    assert said == ["loss 1", "loss 1, clamped 3.5"]  # what is zero is no news

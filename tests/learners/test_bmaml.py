@@ -193,6 +193,16 @@ def test_hyper_priors_are_gammas_of_the_precisions_of_rows_and_weights(likelihoo
         assert_close((moved.phi[name] - inner.phi[name])[0], cfg.inner_lr * g)
 
 
+def test_a_noise_that_runs_away_is_told():
+    learner, state = make(replace(CONFIG, hyper=True, weight_precision=0.1, inner_lr=1e-25))
+    rows = state.theta["log row precision"]
+    free = learner.meta_grad(state, make_tasks(), ())[1]
+    rows[0], rows[1] = 40.0, -40.0
+    told = learner.meta_grad(state, make_tasks(), ())[1]
+    assert_close(free.clamped, torch.tensor(0.0))
+    assert_close(told.clamped, torch.tensor(TASKS * 2 / len(rows)))
+
+
 def test_the_noise_of_a_prediction_is_that_of_the_particles():
     learner, state = make(replace(CONFIG, hyper=True))
     phi = state.theta | {"log row precision": torch.tensor([0.3, -1.0, 2.0])}
@@ -239,7 +249,8 @@ def test_the_first_particle_is_the_given_one_and_the_others_are_spread_around_it
         ({"loss": "elbo"}, "a loss chaser or query"),
         ({"particles": 0}, "at least one particle"),
         ({"spread": 0.0}, "a spread above 0"),
-        ({"noise": 0.0}, "a noise above 0"),
+        ({"noise": 0.0}, "a finite noise above 0"),
+        ({"noise": math.inf}, "a finite noise above 0"),
         ({"weight_precision": -1.0}, "a bandwidth and a weight_precision of at least 0"),
         ({"hyper": True, "weight_precision": 0.0}, "a weight_precision, gamma_shape and gamma_rate above 0"),
         ({"inner": "newton"}, "an optimiser sgd, momentum or adam"),

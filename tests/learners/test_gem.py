@@ -12,7 +12,14 @@ from warmstart.core import InputError, functional, make_batch, make_task
 from warmstart.core.trees import leaves, pack, take, tree_map, unpack
 from warmstart.engine.noise import generator, train_noise
 from warmstart.learners import gem, reptile
-from warmstart.learners.gem import Config, Posteriors, check_posteriors, local_posterior, merge_posteriors
+from warmstart.learners.gem import (
+    Config,
+    Posteriors,
+    check_posteriors,
+    fingerprint,
+    local_posterior,
+    merge_posteriors,
+)
 from warmstart.maths.mean_field import LEAST, MOST, Gaussian
 from warmstart.models.likelihoods import squared
 from warmstart.models.mlp import MLP
@@ -182,6 +189,21 @@ def test_the_bound_of_the_query_is_the_difference_of_two():
         torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
 
 
+def test_the_likelihood_of_the_query_given_the_support_is_the_difference_of_two_evidences():
+    """The left side as the posterior's mean likelihood, by draws, task by task."""
+    _, mean, log_sd = linear()
+    task = tasks()
+    shown = exact(mean, log_sd, task.support)
+    for i in range(TASKS):
+        one = take(task, slice(i, i + 1))
+        w = shown.mean[i] + shown.log_sd[i].exp() * torch.randn(400_000, INPUTS)
+        apart = one.query.y[0] - w @ one.query.x[0].T
+        each = (-0.5 * (apart / NOISE) ** 2 - math.log(NOISE * math.sqrt(2 * math.pi))).sum(1).exp()
+        expected = objective(True, one)(mean, log_sd).exp()
+        assert abs(each.mean() - expected) < 5 * each.std() / len(w) ** 0.5
+        assert each.std() / len(w) ** 0.5 < 0.02 * expected
+
+
 def test_a_delta_posterior_is_reptile():
     model = functional(MLP(2, (3,), 1, activation="tanh"))
     rows = 5
@@ -238,8 +260,7 @@ def test_clients_that_send_posteriors_train_the_same_prior():
 def test_a_bad_posterior_is_refused_by_name_and_leaves_the_prior():
     model, mean, log_sd = linear()
     state = gem.build(model, squared, Config()).init(model.params)
-    state = state._replace(opt=state.opt._replace(done=torch.tensor(3.0)))
-    good, now = exact(mean, log_sd, tasks().support), torch.full((TASKS,), 3.0)
+    good, now = exact(mean, log_sd, tasks().support), fingerprint(state).expand(TASKS)
     check_posteriors(state, Posteriors(good, good, now))
     short = tree_map(lambda leaf: leaf[..., :2], good)
     with pytest.raises(InputError, match=r"mean of shape .* in client 7"):
@@ -247,16 +268,17 @@ def test_a_bad_posterior_is_refused_by_name_and_leaves_the_prior():
     wrong = good._replace(mean=good.mean * float("nan"))
     with pytest.raises(InputError, match="finite numbers in client 8"):
         check_posteriors(state, Posteriors(wrong, good, now), "client 8")
-    for version, said in ((now - 1, "got 2"), (torch.tensor([3.0, 4.0]), "got 3, 4"), ((), "got none")):
-        with pytest.raises(InputError, match=f"version 3 of the prior in client 9, {said}; leave it out; the prior is"):
-            check_posteriors(state, Posteriors(good, good, version), "client 9")
+    moved = state._replace(theta={**state.theta, "mean": state.theta["mean"] + 1e-6})  # as many updates, another prior
+    mixed = torch.cat([fingerprint(moved)[None], now[1:]])
+    all_moved = fingerprint(moved).expand(TASKS)
+    for prior, said in ((all_moved, f"got {TASKS} of another"), (mixed, "got 1 of"), ((), "some")):
+        with pytest.raises(InputError, match=f"this very prior in client 9, .*{said}.*; leave it out; the prior is"):
+            check_posteriors(state, Posteriors(good, good, prior), "client 9")
     wide = good._replace(log_sd=good.log_sd + 500)
     with pytest.raises(InputError, match="finite variances in client 10, got a log standard deviation of"):
         check_posteriors(state, Posteriors(good, wide, now), "client 10")
     with pytest.raises(InputError, match=f"as many tasks in both posteriors of client 11, got {TASKS - 1} and {TASKS}"):
         check_posteriors(state, Posteriors(good, tree_map(lambda leaf: leaf[1:], good), now), "client 11")
-    with pytest.raises(InputError, match="version 3 of the prior in client 12, got nan"):
-        check_posteriors(state, Posteriors(good, good, now * float("nan")), "client 12")
     merge = merge_posteriors(Config())  # which asks for itself
     merge(state, Posteriors(good, good))
     for bad in (Posteriors(wrong, good, now), Posteriors(good, short, now), Posteriors(good, good, now + 5)):
@@ -297,5 +319,10 @@ def test_what_cannot_be_is_refused():
     for change in ({"noise": 0.0}, {"noise": float("nan")}, {"sd": 0.0}, {"samples": 0}, {"inner_steps": 0}):
         with pytest.raises(InputError, match=f"a positive {next(iter(change))}"):
             gem.build(model, squared, replace(Config(), **change))
+    for change in ({"kl_weight": -1.0}, {"kl_weight": float("nan")}, {"kl_weight": 0.0, "inner": "newton"}):
+        with pytest.raises(InputError, match="a kl_weight"):
+            gem.build(model, squared, replace(Config(), **change))
+        with pytest.raises(InputError, match="a kl_weight"):
+            local_posterior(model, squared, replace(Config(), **change))
     with pytest.raises(InputError, match="all fast"):
         gem.build(functional(MLP(1, (2,), 1), fast="head.*"), squared)

@@ -151,6 +151,16 @@ def test_platipus_without_shift_and_noise_is_maml(by_hand):
     close(delta.grad["mean"], 5 * pack(expected.grad))
 
 
+@pytest.mark.parametrize("name", ["log_sd", "posterior_log_sd"])
+def test_platipus_tells_how_many_of_its_widths_are_held_at_a_bound(by_hand, name):
+    _, tasks, learner, state, noise = problem(by_hand, PLATIPUS)
+    width = state.theta[name].clone()
+    for held in range(3):
+        told = learner.meta_grad(state._replace(theta={**state.theta, name: width}), tasks, noise)[1]
+        torch.testing.assert_close(told.clamped, torch.tensor(len(tasks.key) * held / (2.0 * len(width))))
+        width[held] = (-20.0, 20.0)[held % 2]
+
+
 def test_what_cannot_be_is_refused():
     model = functional(MLP(1, (2,), 1))
     with pytest.raises(InputError, match="an algorithm bound or platipus, got 'laplace'"):

@@ -32,6 +32,15 @@ def test_kl_and_density_are_those_of_torch():
     torch.testing.assert_close(log_density(p, value), as_torch(p).log_prob(value))
 
 
+def test_kl_is_the_mean_of_the_log_ratio_over_draws():
+    for own, other in ((0.4, 1.0), (1.3, 1.2)):
+        q = Gaussian(torch.randn(4), torch.full((4,), math.log(own)))
+        p = Gaussian(q.mean + torch.randn(4) / 2, torch.full((4,), math.log(other)))
+        draws = draw(q, torch.randn(400_000, 4))
+        ratio = log_density(q, draws) - log_density(p, draws)
+        assert abs(kl(q, p) - ratio.mean()) < 5 * ratio.std() / len(draws) ** 0.5 < 0.02
+
+
 def test_expected_score_is_the_mean_of_the_gradient_over_draws():
     q, p = gaussian(), gaussian()
     found = expected_score(q, p)

@@ -82,12 +82,12 @@ def run(
             if done % every == 0 or done == steps:
                 means = {name: torch.stack(each).mean().item() for name, each in _by_name(told)}
                 told.clear()
-                loss = means["loss"]
-                _check(loss, state, done, folder, memo)
+                loss, words = means["loss"], _words(means)
+                _check(loss, words, state, done, folder, memo)
                 memo, stopped, figures = watch.look(memo, done, state)
                 rate = (done - first) / (time.perf_counter() - began)
                 figures = {**means, **figures, "per_second": rate}
-                progress(done, steps, f"loss {loss:.4g}")
+                progress(done, steps, words)
                 if record is not None:
                     record(done, figures)
                 if folder is not None:
@@ -112,18 +112,25 @@ def _by_name(told: list[Any]) -> Iterator[tuple[str, list[Tensor]]]:
     return ((name, [getattr(info, name) for info in told]) for name in told[0]._fields)
 
 
+def _words(means: dict[str, float]) -> str:
+    """The loss, and of what else a method reports whatever is not zero."""
+    return ", ".join(f"{name} {value:.4g}" for name, value in means.items() if name == "loss" or value)
+
+
 def own_memory(state: Any) -> Any:
     """A copy: a replayed graph goes on overwriting the state it returns."""
     return tree_map(lambda leaf: leaf.detach().clone(), state)
 
 
-def _check(loss: float, state: Any, done: int, folder: Path | None, memo: Tree) -> None:
+def _check(loss: float, words: str, state: Any, done: int, folder: Path | None, memo: Tree) -> None:
     if math.isfinite(loss) and finite(named_leaves(state)):
         return
     where = "no checkpoint was kept"
     if folder is not None and (folder / CHECKPOINT).exists():
         where = f"the last good checkpoint is {folder / CHECKPOINT}"
-    got = f"{loss} before step {done}" if not math.isfinite(loss) else f"a state that is not after step {done}"
+    got = f"{words} before step {done}"
+    if math.isfinite(loss):
+        got = f"a state that is not after step {done}, {words}"
     raise Diverged(got, f"lower the learning rates; {where}", memo)
 
 

@@ -87,7 +87,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     if cfg.objective not in OBJECTIVES:
         raise InputError(f"an objective among {', '.join(OBJECTIVES)}", repr(cfg.objective), "use one of these names")
     counts = {"samples": cfg.samples, "predictions": cfg.predictions, "inner_steps": cfg.inner_steps}
-    check(model, noise=cfg.noise, sd=cfg.sd, **counts)
+    check(model, cfg.kl_weight, noise=cfg.noise, sd=cfg.sd, **counts)
     infer = inference(expectation(model, likelihood, cfg.noise, cfg.estimator), named(cfg.inner), cfg.kl_weight)
     out = outer(cfg.outer_lr, cfg.outer_decay)
     common = learned_prior(model, likelihood, infer, rate=cfg.inner_lr, noise=cfg.noise)
@@ -125,7 +125,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         if cfg.hyper_weight:
             parts.append(scale(regular(prior), float(len(tasks.key))))
         slope, value = tree_map(lambda *each: sum(each[1:], each[0]), *parts)
-        return Delta(as_theta(slope)), told(value, *(q for _, q in found))
+        return Delta(as_theta(slope)), told(value, *(q.log_sd for _, q in found))
 
     train = {"inner": infer.noise(cfg.inner_steps, cfg.samples), "bound": infer.noise(cfg.samples)}
     noise = asked(model, infer, cfg.samples, cfg.predictions, train)

@@ -42,6 +42,7 @@ from warmstart.maths.mean_field import LEAST, MOST
 from warmstart.maths.optim import named
 from warmstart.maths.outer import Delta, Info, State, outer
 from warmstart.maths.predictive import predictive
+from warmstart.maths.prior import Told, told
 from warmstart.maths.svgd import stein
 
 
@@ -153,7 +154,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
     ahead = last(climb, stage)
     judged = value_and_grad(distance if cfg.loss == "chaser" else surprise, stage)
 
-    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info | Told]:
         count = len(tasks.key)
         first = expand(start(state, ()), count)
         chaser, tape = loop.run((), first, tasks.support, (), cfg.inner_steps)
@@ -164,7 +165,8 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         value, _, cotangent = judged((), chaser.phi, target)
         if tape:
             cotangent = loop.pull(tape, Inner(cotangent, zeros_like(chaser.opt)))[1].phi
-        return Delta(tree_map(lambda leaf: leaf.sum(0), cotangent)), Info(value)
+        said = told(value, -0.5 * chaser.phi[ROWS]) if noisy else Info(value)
+        return Delta(tree_map(lambda leaf: leaf.sum(0), cotangent)), said
 
     return Learner(init, start, step, finish, predict, meta_grad, out.update, steps=cfg.test_steps)
 
@@ -178,8 +180,8 @@ def _check(model: Model, cfg: Config) -> None:
         raise InputError("at least one particle", f"{cfg.particles}", "pass 1 or more")
     if cfg.particles > 1 and cfg.spread <= 0:
         raise InputError("a spread above 0", f"{cfg.spread}", "pass a positive one: particles that coincide never part")
-    if cfg.noise <= 0:
-        raise InputError("a noise above 0", f"{cfg.noise}", "pass the standard deviation of a row")
+    if not 0 < cfg.noise < math.inf:
+        raise InputError("a finite noise above 0", f"{cfg.noise}", "pass the standard deviation of a row")
     if cfg.hyper and min(cfg.weight_precision, cfg.gamma_shape, cfg.gamma_rate) <= 0:
         raise InputError(
             "a weight_precision, gamma_shape and gamma_rate above 0",

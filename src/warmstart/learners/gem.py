@@ -17,13 +17,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
 
 from warmstart.core import Batch, InputError, Learner, Likelihood, Model, Noise, Task, Tree
-from warmstart.core.trees import leaves, named_leaves, sum_tasks, take, tree_map
+from warmstart.core.trees import leaves, named_leaves, pack, sum_tasks, take, tree_map
 from warmstart.engine.stage import PLAIN, Stage
 from warmstart.engine.unroll import last
 from warmstart.maths.inferred import inferred
@@ -86,7 +87,7 @@ class Posteriors(NamedTuple):
 
     support: Gaussian  # [t, d]
     both: Gaussian
-    version: Tree = ()  # [t] meta-updates that the prior had seen from which they were inferred
+    prior: Tree = ()  # [t] `fingerprint` of the prior from which they were inferred
 
 
 Local: TypeAlias = Callable[[State, Task, Tree], Posteriors]
@@ -95,7 +96,22 @@ Merge: TypeAlias = Callable[[State, Posteriors], Delta]
 
 def local_posterior(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Local:
     """(State, stack of tasks, noise) -> Posteriors [t]: all that leaves a client."""
-    check(model)
+    check(model, cfg.kl_weight)
+    infer = _local(model, likelihood, cfg, stage)
+
+    def call(state: State, tasks: Task, noise: Tree) -> Posteriors:
+        return infer(state, tasks, noise)._replace(prior=fingerprint(state).expand(len(tasks.key)))
+
+    return call
+
+
+def fingerprint(state: State) -> Tensor:
+    """A number that tells this very prior from any other."""
+    flat = pack(state.theta).detach().cpu().view(torch.uint8)
+    return torch.tensor(int.from_bytes(blake2b(bytes(flat.numpy()), digest_size=8).digest(), signed=True))
+
+
+def _local(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -> Local:
     common = inferred(model, likelihood, cfg, cfg.per_row)[1]
     from_prior, from_posterior = last(common.descend, stage), last(common.onward, stage)
 
@@ -108,18 +124,18 @@ def local_posterior(model: Model, likelihood: Likelihood, cfg: Config = Config()
             both: Gaussian = from_prior(prior, first, all_rows(tasks), query, steps).q
         else:
             both = from_posterior((), common.afresh(prior, shown), tasks.query, query, steps)[1].q
-        return Posteriors(shown, both, state.opt.done.expand(len(tasks.key)))
+        return Posteriors(shown, both)
 
     return call
 
 
 def merge_posteriors(cfg: Config = Config(), stage: Stage = PLAIN) -> Merge:
     """(State, Posteriors [t]) -> Delta, for the update: in closed form, summed over tasks. What was received is checked
-    first; posteriors that tell no version are taken to be of this prior."""
+    first; posteriors that do not tell theirs are taken to be of this prior."""
     merge = _merge(cfg, stage)
 
     def call(state: State, found: Posteriors) -> Delta:
-        check_posteriors(state, found if leaves(found.version) else found._replace(version=state.opt.done))
+        check_posteriors(state, found if leaves(found.prior) else found._replace(prior=fingerprint(state)))
         return merge(state, found)
 
     return call
@@ -162,25 +178,26 @@ def check_posteriors(state: State, found: Posteriors, name: str = "a posterior")
     if len(count) > 1:
         got = " and ".join(map(str, sorted(count)))
         raise InputError(f"as many tasks in both posteriors of {name}", got, remedy)
-    versions = sorted({float(number) for leaf in leaves(found.version) for number in leaf.reshape(-1)})
-    if versions != [float(state.opt.done)]:
-        got = ", ".join(f"{version:g}" for version in versions) or "none"
-        raise InputError(f"version {int(state.opt.done)} of the prior in {name}", got, remedy)
+    told = leaves(found.prior)
+    others = sum(int((leaf != fingerprint(state).to(leaf.device)).sum()) for leaf in told)
+    if others or not told:
+        got = f"{others} of another prior or version" if told else "some that tell none"
+        raise InputError(f"posteriors of this very prior in {name}", got, remedy)
 
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     counts = {name: getattr(cfg, name) for name in ("samples", "predictions", "inner_steps", "rounds")}
-    check(model, noise=cfg.noise, sd=cfg.sd, head_sd=cfg.head_sd or cfg.sd, **counts)
+    check(model, cfg.kl_weight, noise=cfg.noise, sd=cfg.sd, head_sd=cfg.head_sd or cfg.sd, **counts)
     infer, common = inferred(model, likelihood, cfg, cfg.per_row)
     out = outer(cfg.outer_lr, cfg.outer_decay)
-    local, merge = local_posterior(model, likelihood, cfg, stage), _merge(cfg, stage)
+    local, merge = _local(model, likelihood, cfg, stage), _merge(cfg, stage)
     judged = stage.stack(_judge(infer))
 
     def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Told]:
         found = local(state, tasks, noise)
         drawn = take(noise["query"], (slice(None), 0))
         value = judged(prior_of(state.theta), found.support, tasks.support, tasks.query, drawn).sum(0)
-        return merge(state, found), told(value, found.support, found.both)
+        return merge(state, found), told(value, found.support.log_sd, found.both.log_sd)
 
     init, start, step, finish, predict = first_prior(out, cfg.sd, cfg.head_sd), *common[:4]
     noise = _noise(model, infer, cfg)

@@ -81,7 +81,8 @@ class Adapted(NamedTuple):
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     counts = {name: getattr(cfg, name) for name in ("components", "samples", "predictions", "inner_steps")}
-    check(model, noise=cfg.noise, sd=cfg.sd, head_sd=cfg.head_sd or cfg.sd, temperature=cfg.temperature, **counts)
+    counts |= {"temperature": cfg.temperature}
+    check(model, cfg.kl_weight, noise=cfg.noise, sd=cfg.sd, head_sd=cfg.head_sd or cfg.sd, **counts)
     infer, common = inferred(model, likelihood, cfg)
     out = outer(cfg.outer_lr, cfg.outer_decay)
     first_of = first_prior(out, cfg.sd, cfg.head_sd)
@@ -176,7 +177,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         value = judged((), shown, share, tasks.query, take(noise["query"], (slice(None), 0)))
         summed: Gaussian = total(ascent)
         grad = {**as_theta(summed), "logits": logits.sum(0)}
-        return Delta(tree_map(torch.neg, grad)), told(value.sum(0), shown.inner.q, both.inner.q)
+        return Delta(tree_map(torch.neg, grad)), told(value.sum(0), shown.inner.q.log_sd, both.inner.q.log_sd)
 
     train = {part: infer.noise(cfg.inner_steps, cfg.samples) for part in ("support", "query")}
     noise = asked(model, infer, cfg.samples, cfg.predictions, train)

@@ -72,7 +72,7 @@ SPACE: dict[str, list[Any]] = {
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     counts = {"samples": cfg.samples, "predictions": cfg.predictions, "inner_steps": cfg.inner_steps}
-    check(model, noise=cfg.noise, sd=cfg.sd, **counts, leader_steps=cfg.leader_steps)
+    check(model, cfg.kl_weight, noise=cfg.noise, sd=cfg.sd, **counts, leader_steps=cfg.leader_steps)
     infer = inference(expectation(model, likelihood, cfg.noise, cfg.estimator), named(cfg.inner), cfg.kl_weight)
     out = outer(cfg.outer_lr, cfg.outer_decay)
     common = learned_prior(model, likelihood, infer, rate=cfg.inner_lr, noise=cfg.noise)
@@ -101,7 +101,7 @@ def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: S
         leader = lead(prior, inner.q, tasks, noise["leader"])
         value, _, cotangent = judged((), inner.q, leader)
         anchored, pulled = loop.pull(tape, Inner(cotangent, zeros_like(inner.opt)))
-        return Delta(as_theta(add(anchored, total(pulled.q)))), told(value, inner.q, leader)
+        return Delta(as_theta(add(anchored, total(pulled.q)))), told(value, inner.q.log_sd, leader.log_sd)
 
     train = {
         "chaser": infer.noise(cfg.inner_steps, cfg.samples),

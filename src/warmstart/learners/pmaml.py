@@ -43,7 +43,7 @@ from warmstart.engine.unroll import unroll, value_and_grad
 from warmstart.maths.expectation import expectation, size
 from warmstart.maths.mean_field import Gaussian, around, bounded, draw, kl
 from warmstart.maths.optim import named
-from warmstart.maths.outer import Delta, Info, State, outer
+from warmstart.maths.outer import Delta, State, outer
 from warmstart.maths.predictive import predictive
 from warmstart.maths.prior import (
     Told,
@@ -94,7 +94,7 @@ SPACE: dict[str, list[Any]] = {
 
 def build(model: Model, likelihood: Likelihood, cfg: Config = Config(), stage: Stage = PLAIN) -> Learner:
     counts = {"samples": cfg.samples, "predictions": cfg.predictions, "inner_steps": cfg.inner_steps}
-    check(model, noise=cfg.noise, sd=cfg.sd, **counts)
+    check(model, cfg.kl_weight, noise=cfg.noise, sd=cfg.sd, **counts)
     match cfg.algorithm:
         case "bound":
             return _bound(model, likelihood, cfg, stage)
@@ -136,7 +136,7 @@ def _bound(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -> L
             before = add(anchor, pulled.q)  # q1 was the anchor, in the steps and in the bound, and the start
         anchored, pulled = from_prior.pull(tape, Inner(before, zeros_like(shown.opt)))
         slope = add(slope, add(anchored, total(pulled.q)))
-        return Delta(as_theta(slope)), told(value, shown.q, after.q)
+        return Delta(as_theta(slope)), told(value, shown.q.log_sd, after.q.log_sd)
 
     train = {part: infer.noise(cfg.inner_steps, cfg.samples) for part in ("support", "query")}
     noise = asked(model, infer, cfg.samples, cfg.predictions, {**train, "bound": infer.noise(cfg.samples)})
@@ -218,14 +218,15 @@ def _platipus(model: Model, likelihood: Likelihood, cfg: Config, stage: Stage) -
     proposed, loop = stage.differentiate(propose), unroll(adapt, stage, cfg.recompute)
     judged = value_and_grad(judge, stage)
 
-    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Info]:
+    def meta_grad(state: State, tasks: Task, noise: Tree) -> tuple[Delta, Told]:
         (phi, distance), saved = proposed.forward(state.theta, (), tasks.support, tasks.query, noise)
         first = Drawn(phi, expand(optimiser.init(phi[0]), len(tasks.key)))
         drawn, tape = loop.run((), first, tasks.support, (), cfg.inner_steps)
         value, _, cotangent = judged((), drawn.phi, tasks.query)
         _, pulled = loop.pull(tape, Drawn(cotangent, zeros_like(drawn.opt)))
         slope, _ = proposed.backward(saved, (pulled.phi, torch.ones_like(distance)))
-        return Delta(slope), Info(value + distance.sum(0))
+        widths = [expand(state.theta[name], len(tasks.key)) for name in ("log_sd", "posterior_log_sd")]
+        return Delta(slope), told(value + distance.sum(0), *widths)
 
     count = size(model)
     draws = torch.Size((cfg.predictions, count))

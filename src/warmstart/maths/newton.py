@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 from torch.func import grad, jvp, vmap
 
-from warmstart.core import Batch, Likelihood, Model, Params, Prediction, Tree, task_log_likelihood
+from warmstart.core import Batch, InputError, Likelihood, Model, Params, Prediction, Tree, task_log_likelihood
 from warmstart.core.trees import unpack
 from warmstart.maths.curvature import gauss_newton_root, jacobian
 from warmstart.maths.expectation import size
@@ -47,6 +47,8 @@ def newton(model: Model, likelihood: Likelihood, noise: float, kl_weight: float 
 
     A weight of the prior is one over that of the rows.
     """
+    if kl_weight == 0:
+        raise InputError("a kl_weight above 0 for Newton's method", "0", "raise it: without a prior there is no mode")
     log_likelihood = task_log_likelihood(model, likelihood, noise)
     root = gauss_newton_root(model, likelihood, noise)
 

@@ -35,12 +35,12 @@ class Prior(NamedTuple):
 
 class Told(NamedTuple):
     loss: Tensor  # summed over tasks
-    clamped: Tensor  # the share of a posterior's standard deviations that are held at a bound, summed over tasks
+    clamped: Tensor  # the share of a task's standard deviations that are held at a bound, summed over tasks
 
 
-def told(loss: Tensor, *found: Gaussian) -> Told:
-    """What a meta-update says of posteriors [t, ..., d]: where variances collapse or overflow, this is not 0."""
-    widths = torch.cat([q.log_sd.flatten(1) for q in found], 1)
+def told(loss: Tensor, *log_sd: Tensor) -> Told:
+    """What a meta-update says of widths [t, ..., d]: where variances collapse or overflow, this is not 0."""
+    widths = torch.cat([part.flatten(1) for part in log_sd], 1)
     return Told(loss, ((widths <= LEAST) | (widths >= MOST)).to(loss.dtype).mean(1).sum(0))
 
 
@@ -93,13 +93,15 @@ def _at_rest(anchor: Gaussian, before: Inner, after: Inner) -> Inner:
     return Inner(tree_map(one, after.q, before.q, anchor), after.opt)
 
 
-def check(model: Model, **values: float) -> None:
-    """What all these learners ask of a model and of their numbers."""
+def check(model: Model, kl_weight: float, **values: float) -> None:
+    """What all these learners ask of a model and of their numbers; a prior may weigh nothing."""
     if len(model.fast) != len(model.params):
         raise InputError("a model whose parameters are all fast", "some slow ones", "use maml for a fast/slow split")
     for name, value in values.items():
         if not 0 < value < float("inf"):
             raise InputError(f"a positive {name}", f"{value}", "pass a finite number above 0")
+    if not 0 <= kl_weight < float("inf"):
+        raise InputError("a kl_weight of at least 0", f"{kl_weight}", "pass a finite number that is not negative")
 
 
 def first_prior(out: Outer, sd: float, head_sd: float = 0.0) -> Callable[[Params], State]:
