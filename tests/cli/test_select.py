@@ -107,10 +107,15 @@ def test_a_gap_is_not_closed_by_saying_the_same_of_everybody(table, capsys):
 def test_a_group_is_called_as_the_table_calls_it(table, tmp_path, capsys):
     frame = pd.read_csv(table)
     frame.loc[(frame["state"] == "HI") & (frame["race"] == "black"), "income"] = False
-    frame.assign(land="one").to_csv(tmp_path / "people.csv", index=False)
+    shore = np.where(frame["state"].isin(["HI", "A"]), "wet", "dry")
+    frame.assign(land="one", shore=shore).to_csv(tmp_path / "people.csv", index=False)
     for more, words in (
-        (["equal-opportunity", "--group", "race"], "expected positives in group 'black', got none"),
+        (
+            ["equal-opportunity", "--group", "race"],
+            "expected positives in group 'black' among validation rows, got none",
+        ),
         (["equal-opportunity", "--group", "land"], "expected two groups or more, got 'one' alone"),
+        (["worst-group", "--group", "shore"], "expected two groups or more among the rows of HI, got 'wet' alone"),
     ):
         assert run(arguments(tmp_path / "people.csv", "--metric", *more)) == 2
         assert words in capsys.readouterr().err
@@ -121,6 +126,7 @@ def test_how_sure_the_surrogate_is_is_said(table, capsys):
     assert run([*few, "--subsets", "4"]) == 0
     told = capsys.readouterr().out
     assert "4 subsets of 6 sources leave the surrogate under-determined, so ridge is used" in told
+    assert told.startswith("4 subsets are fewer than the 6 sources: effects will be shrunk (ridge).")
     assert "On 2 subsets it has not seen" in told
     assert run([*few, "--linear", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["selection"]["surrogate"]

@@ -1,7 +1,7 @@
 """Which sources to train with: coefficients with intervals, rivals beside, and the model that validation prefers.
 
 Every method is chosen and compared on validation rows of the target; test rows are looked at once, for the gain over
-using all sources and over using none. When no set of sources is worth it, the verdict says so.
+the best way to use all sources and over the best to use none. When no set of sources is worth it, the verdict says so.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from warmstart.report.figures import ranking
 from warmstart.report.page import Outcome, Section
 from warmstart.selection import task_model
 from warmstart.selection.final import Fitted, standard_error
-from warmstart.selection.measures import Measure, zero_one
+from warmstart.selection.measures import Measure, cross_entropy, zero_one
 from warmstart.tasks.transfer import Rows, Transfer
 
 NETWORKS = (ALONE, ALL, TUNED, RANDOM, OURS)
@@ -64,6 +64,7 @@ class Selection(NamedTuple):
     estimate: task_model.Estimate
     fitted: dict[str, Fitted]
     best: str  # the method that validation prefers
+    level: tuple[str, ...] = ()  # those of the same validation value, where there are others
 
 
 def select_sources(
@@ -75,8 +76,8 @@ def select_sources(
     evaluate: task_model.Evaluate | None = None,
     progress: Callable[[str], Report] | None = None,
 ) -> Selection:
-    """Fit the methods and keep all: those named beside using no source and all of them, which gains are over, or
-    else the usual ones: networks, and the boosted trees that can be fitted."""
+    """Fit the methods and keep all: those named beside using no source and all of them, or else the usual ones:
+    networks, and the boosted trees that can be fitted."""
     check_names(methods, METHODS)
     if transfer.kind == "squared":
         raise InputError("a target of classes", "numbers", "cut them into classes, or predict another column")
@@ -86,8 +87,11 @@ def select_sources(
     for name in names:  # what cannot be fitted, or is undefined, is said before the work
         if name in (*FORESTS, TREES_BLIND):
             pooled_trees.check(transfer, name not in WITHOUT)
-    for rows in (transfer.validation, transfer.test):
-        measure(torch.zeros(1, len(rows.y), transfer.outputs, device=rows.y.device), rows)
+    for part, rows in (("validation", transfer.validation), ("test", transfer.test)):
+        try:
+            measure(torch.zeros(1, len(rows.y), transfer.outputs, device=rows.y.device), rows)
+        except InputError as error:
+            raise InputError(f"{error.expected} among {part} rows", error.got, error.remedy) from None
     session = Session(transfer, measure, plan, seed, {}, {}, evaluate)
     report = (progress or (lambda label: silent))("methods")
     found = estimated(session)
@@ -95,7 +99,26 @@ def select_sources(
     for i, name in enumerate(names):
         fitted[name] = fit_method(session, name)[0]
         report(i + 1, len(names), name)
-    return Selection(transfer, found, fitted, min(fitted, key=lambda name: fitted[name].value))
+    return Selection(transfer, found, fitted, *preferred(transfer, fitted))
+
+
+def preferred(transfer: Transfer, fitted: dict[str, Fitted]) -> tuple[str, tuple[str, ...]]:
+    """The method of the lowest validation value, and all that are level with it where there are others; then that of
+    the lowest cross-entropy."""
+    least, rows = min(fit.value for fit in fitted.values()), transfer.validation
+    level = tuple(name for name, fit in fitted.items() if fit.value == least)
+    if len(level) == 1:
+        return level[0], ()
+    losses = {name: float(cross_entropy(fitted[name].outputs(rows.x)[None].to(rows.y.device), rows)) for name in level}
+    return min(losses, key=lambda name: losses[name]), level
+
+
+def rivals(chosen: Selection) -> list[str]:
+    """What gains are over: of the methods with all sources, and of those with none, the one that validation prefers.
+    A method is not held against others of its own side."""
+    values = {name: fit.value for name, fit in chosen.fitted.items()}
+    sides = [[name for name in side if name in values] for side in (EVERY, WITHOUT) if chosen.best not in side]
+    return [min(side, key=lambda name: values[name]) for side in sides if side]
 
 
 def gain(measure: Measure, rows: Rows, ours: Tensor, theirs: Tensor) -> Gain:
@@ -121,8 +144,7 @@ def report_on(
     target = transfer.names[-1]
     command = called()
     results = make_results(f"select {target}", preset, device, command, rows)
-    others = [name for name in (ALL, ALONE) if name in said and name != chosen.best]
-    gains = {name: gain(measure, test, said[chosen.best], said[name]) for name in others}
+    gains = {name: gain(measure, test, said[chosen.best], said[name]) for name in rivals(chosen)}
     return Outcome(results, _sections(results, chosen, metric, gains), verdict(chosen, gains, metric))
 
 
@@ -175,14 +197,16 @@ def verdict(chosen: Selection, gains: dict[str, Gain], metric: str) -> str:
     used = int(chosen.fitted[chosen.best].members.sum())
     of = chosen.transfer.sources
     kept = f"{chosen.best} with {used} of {of} sources is kept"
-    sure = [name for name, found in gains.items() if found.low > 0]
+    if chosen.level:
+        kept += f" ({len(chosen.level)} methods are level on validation rows, and it has the least cross-entropy)"
     if chosen.best in WITHOUT or not used:
-        return f"No set of sources helps: {chosen.best} is kept."
+        return f"No set of sources helps: {kept}."
     if chosen.best in EVERY:
         return f"Choosing among the sources is not worth it here: {kept}."
-    if ALL not in sure:
-        return f"{kept[0].upper()}{kept[1:]}, but on test rows it is not surely better than all sources in {metric}."
-    return f"{kept[0].upper()}{kept[1:]}; it lowers {metric} by {gains[ALL].mean:.4f} against all sources."
+    told, rival = f"{kept[0].upper()}{kept[1:]}", next(name for name in gains if name in EVERY)
+    if gains[rival].low <= 0:
+        return f"{told}, but on test rows it is not surely better than {rival} in {metric}."
+    return f"{told}; it lowers {metric} by {gains[rival].mean:.4f} against {rival}."
 
 
 def describe(chosen: Selection) -> dict[str, Any]:

@@ -4,8 +4,8 @@
     g      B c + rest, the sources' gradient;   m = B^T grad L_t
     step   grad L_t + a (c where c m > 0) + b (c where c m < 0) + r rest
 
-Dery, Dauphin and Grangier, 2021. a, b and r are tuned; the basis is made of the mean gradients of a few parts of the
-target's rows, by Gram-Schmidt, which a CUDA graph can hold.
+Dery, Dauphin and Grangier, 2021. a, b and r are tuned, and the rate with them; the basis is made of the mean
+gradients of a few parts of the target's rows, by Gram-Schmidt, which a CUDA graph can hold.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from warmstart.core.trees import pack, unpack
 from warmstart.maths.optim import Optimiser
 from warmstart.selection.final import Config, Fitted, keep_best, tune
 from warmstart.selection.measures import Measure
+from warmstart.selection.rates import scaled, shuffled
 from warmstart.selection.training import Drawn, Inner, Step, shares, train_models
 from warmstart.tasks.transfer import Transfer
 
@@ -61,6 +62,9 @@ def decomposed_step(model: Model, likelihood: Likelihood, optimiser: Optimiser) 
     return step
 
 
+DECOMPOSED = scaled(decomposed_step)
+
+
 def fit(transfer: Transfer, measure: Measure, cfg: Config, trials: int, seed: int) -> Fitted:
     """One model for every setting of (helps, hurts, rest), in one stack."""
     device = transfer.pool.y.device
@@ -70,9 +74,9 @@ def fit(transfer: Transfer, measure: Measure, cfg: Config, trials: int, seed: in
         settings.append((source.choice([0.1, 1.0]), source.choice([-1.0, 0.0, 0.1]), source.choice([0.0, 0.1, 1.0])))
     helps, hurts, rest = torch.tensor(settings, device=device).T
     number = torch.full((trials,), transfer.sources, device=device)
-    extra = {"helps": helps, "hurts": hurts, "rest": rest, "target": number}
+    extra = {"helps": helps, "hurts": hurts, "rest": rest, "target": number, "rate": shuffled(trials, seed).to(device)}
     members = torch.ones(trials, transfer.sources, device=device)
     share = shares(transfer, members, cfg.training.balance)
     share[:, -1] = SHARE * share[:, :-1].sum(1)
-    phi = train_models(transfer, share, cfg.training, seed, step=decomposed_step, extra=extra)
+    phi = train_models(transfer, share, cfg.training, seed, step=DECOMPOSED, extra=extra)
     return keep_best(transfer, tune(transfer, phi, cfg, seed), members, measure, cfg)

@@ -4,7 +4,7 @@
     second    (1 - a) L + a L_contrast;  an anchor's positives have its label and another guess, its negatives its
               guess and another label;   L_contrast = mean over positives of -log s_p / (s_p + sum_n s_n)
 
-Zhang et al., 2022. a is tuned.
+Zhang et al., 2022. a is tuned, and the second model's rate with it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from warmstart.core.trees import take
 from warmstart.maths.optim import Optimiser
 from warmstart.selection.final import Config, Fitted, keep_best
 from warmstart.selection.measures import Measure, guess
+from warmstart.selection.rates import scaled, shuffled
 from warmstart.selection.training import Drawn, Inner, Step, outputs, shares, train_models
 from warmstart.tasks.transfer import Transfer
 
@@ -57,6 +58,9 @@ def contrast_step(model: Model, likelihood: Likelihood, optimiser: Optimiser) ->
     return step
 
 
+CONTRAST = scaled(contrast_step)
+
+
 def fit(transfer: Transfer, measure: Measure, cfg: Config, trials: int, seed: int) -> Fitted:
     device = transfer.pool.y.device
     members = torch.zeros(trials, transfer.sources, device=device)
@@ -65,7 +69,7 @@ def fit(transfer: Transfer, measure: Measure, cfg: Config, trials: int, seed: in
     span = slice(int(transfer.pool.offsets[-2]), int(transfer.pool.offsets[-1]))
     group = torch.zeros_like(transfer.group)
     group[span] = guess(outputs(transfer, cfg.training, first, take(transfer.pool.x, span)))[0].long()
-    extra = {"share": torch.linspace(0.1, 0.9, trials, device=device)}
+    extra = {"share": torch.linspace(0.1, 0.9, trials, device=device), "rate": shuffled(trials, seed).to(device)}
     told = transfer._replace(group=group)
-    phi = train_models(told, share, cfg.training, seed + 1, step=contrast_step, extra=extra)
+    phi = train_models(told, share, cfg.training, seed + 1, step=CONTRAST, extra=extra)
     return keep_best(transfer, phi, members, measure, cfg)

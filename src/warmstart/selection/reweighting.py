@@ -3,7 +3,7 @@
     importance    row weight = (rows / rows of its group)^p
     group DRO     q_g <- q_g exp(eta L_g), normalised;   loss = sum_g q_g L_g
 
-Byrd and Lipton, 2019; Sagawa et al., 2020. p and eta are tuned.
+Byrd and Lipton, 2019; Sagawa et al., 2020. p and eta are tuned, and the rate with them.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from warmstart.core import Likelihood, Model, Params
 from warmstart.maths.optim import Optimiser
 from warmstart.selection.final import Config, Fitted, keep_best
 from warmstart.selection.measures import Measure
+from warmstart.selection.rates import scaled, shuffled
 from warmstart.selection.training import Drawn, Inner, Step, shares, train_models
 from warmstart.tasks.transfer import Transfer, task_rows
 
@@ -59,16 +60,19 @@ def dro_step(model: Model, likelihood: Likelihood, optimiser: Optimiser) -> Step
             return total
 
         phi, opt = optimiser.update(inner.phi, grad(loss)(inner.phi), inner.opt, lr)
-        return Inner(phi, opt, {"logs": moved, "eta": eta}), loss(inner.phi)
+        return Inner(phi, opt, {**inner.extra, "logs": moved}), loss(inner.phi)
 
     return step
+
+
+IMPORTANCE, DRO = scaled(importance_step), scaled(dro_step)
 
 
 def fit_importance(transfer: Transfer, measure: Measure, cfg: Config, trials: int, seed: int) -> Fitted:
     group = task_rows(transfer, transfer.sources).group
     counts = torch.bincount(group, minlength=len(transfer.groups)).clamp(min=1)
     power = torch.linspace(0.1, 1.0, trials, device=group.device)[:, None]
-    return _alone(transfer, measure, cfg, seed, importance_step, {"weight": (len(group) / counts) ** power})
+    return _alone(transfer, measure, cfg, seed, IMPORTANCE, {"weight": (len(group) / counts) ** power})
 
 
 def fit_dro(transfer: Transfer, measure: Measure, cfg: Config, trials: int, seed: int) -> Fitted:
@@ -81,7 +85,7 @@ def fit_dro(transfer: Transfer, measure: Measure, cfg: Config, trials: int, seed
         measure,
         cfg,
         seed,
-        dro_step,
+        DRO,
         {"logs": logs, "eta": torch.logspace(-4, 0, trials, device=group.device)},
     )
 
@@ -89,7 +93,8 @@ def fit_dro(transfer: Transfer, measure: Measure, cfg: Config, trials: int, seed
 def _alone(
     transfer: Transfer, measure: Measure, cfg: Config, seed: int, step: object, extra: dict[str, Tensor]
 ) -> Fitted:
-    count = len(next(iter(extra.values())))
-    members = torch.zeros(count, transfer.sources, device=transfer.pool.y.device)
+    count, device = len(next(iter(extra.values()))), transfer.pool.y.device
+    members = torch.zeros(count, transfer.sources, device=device)
+    extra |= {"rate": shuffled(count, seed).to(device)}
     phi = train_models(transfer, shares(transfer, members), cfg.training, seed, step=step, extra=extra)  # type: ignore[arg-type]
     return keep_best(transfer, phi, members, measure, cfg)

@@ -4,7 +4,8 @@
     w_t   <- w_t exp(eta cos(grad L_t, grad L_target)),   normalised
 
 A task gains weight when a step that helps the target helps it too. <grad L_t, grad L_target> of all tasks is one
-directional derivative of their losses. Chen et al., 2022; eta is tuned between 0.01 and 100.
+directional derivative of their losses. Chen et al., 2022; eta is tuned between 0.01 and 100, and
+the rate with it.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from warmstart.core.trees import dot
 from warmstart.maths.optim import Optimiser
 from warmstart.selection.final import Config, Fitted, keep_best, tune
 from warmstart.selection.measures import Measure
+from warmstart.selection.rates import scaled, shuffled
 from warmstart.selection.training import Drawn, Inner, Step, shares, train_models
 from warmstart.tasks.transfer import Transfer
 
@@ -43,9 +45,12 @@ def weighted_step(model: Model, likelihood: Likelihood, optimiser: Optimiser) ->
         moved = logs + lr * eta * torch.where(count > 0, along.clamp(-1.0, 1.0), 0.0)
         grads, value = grad_and_value(joint)(inner.phi)
         phi, opt = optimiser.update(inner.phi, grads, inner.opt, lr)
-        return Inner(phi, opt, {"logs": moved - torch.logsumexp(moved, 0), "eta": eta}), value
+        return Inner(phi, opt, {**inner.extra, "logs": moved - torch.logsumexp(moved, 0)}), value
 
     return step
+
+
+WEIGHTED = scaled(weighted_step)
 
 
 def fit(transfer: Transfer, measure: Measure, cfg: Config, trials: int, seed: int) -> Fitted:
@@ -53,6 +58,7 @@ def fit(transfer: Transfer, measure: Measure, cfg: Config, trials: int, seed: in
     device, tasks = transfer.pool.y.device, len(transfer.names)
     members = torch.ones(trials, transfer.sources, device=device)
     logs = torch.zeros(trials, tasks, device=device)
-    extra = {"logs": logs, "eta": torch.logspace(-2, 2, trials, device=device)}
-    phi = train_models(transfer, shares(transfer, members, 0.0), cfg.training, seed, step=weighted_step, extra=extra)
+    eta, rate = torch.logspace(-2, 2, trials, device=device), shuffled(trials, seed).to(device)
+    extra = {"logs": logs, "eta": eta, "rate": rate}
+    phi = train_models(transfer, shares(transfer, members, 0.0), cfg.training, seed, step=WEIGHTED, extra=extra)
     return keep_best(transfer, tune(transfer, phi, cfg, seed), members, measure, cfg)
