@@ -194,7 +194,7 @@ def test_adapt_refuses_what_was_shown_and_what_has_two_classes(cli, here):
 def test_adapt_refuses_other_folders(cli, gallery, here):
     (here / "empty").mkdir()
     line = ("adapt", "model", "--support", "support", "--query")
-    refused(cli(*line, "empty"), "pictures in empty", "none")
+    refused(cli(*line, "empty"), "pictures in empty", "no picture")
     refused(cli(*line, "nowhere"), "--query", "nowhere")
     (here / "rows.csv").write_text("a,b")
     refused(cli(*line, "rows.csv"), "a whole picture in rows.csv")

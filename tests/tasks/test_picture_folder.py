@@ -66,10 +66,13 @@ def test_the_most_common_size_and_mode_win_and_each_conversion_is_said_once(tmp_
         write(tmp_path / "b" / f"{i}.png", noise(i, 9, 9, 3))
     images, notes = read_folder(tmp_path)
     assert images.shape == (1, 6, 8)
-    assert notes == ["2 pictures converted to grey", "2 pictures resized to 6 x 8"]
+    stretched = "stretched or squeezed by more than a quarter by that"
+    assert notes == ["2 pictures converted to grey", "2 pictures resized to 6 x 8", f"2 pictures {stretched}"]
     images, notes = read_folder(tmp_path, size=(9, 9), colour=True)
     assert images.shape == (3, 9, 9)
-    assert notes == ["3 pictures converted to colour", "3 pictures resized to 9 x 9"]
+    assert notes == ["3 pictures converted to colour", "3 pictures resized to 9 x 9", f"3 pictures {stretched}"]
+    _, notes = read_folder(tmp_path, size=(10, 10), colour=False)
+    assert notes[1:] == ["5 pictures resized to 10 x 10", f"3 pictures {stretched}"]  # squares stay squares
     resized = Image.fromarray(noise(0, 6, 8)).convert("RGB").resize((9, 9), Image.Resampling.LANCZOS)
     assert np.array_equal(images.pixels[0].numpy(), np.array(resized).transpose(2, 0, 1))
 
@@ -155,11 +158,13 @@ def test_bad_places(tmp_path):
     refused(lambda: read_folder(tmp_path), "a sub-folder with pictures for each class", "got no picture")
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("x")
-    refused(lambda: read_folder(tmp_path), "got no picture")
+    (tmp_path / "empty" / "0.heic").write_bytes(b"x")
+    refused(lambda: read_folder(tmp_path), r"got no picture but 2 files \(.heic, .txt\); save them as PNG, JPEG,")
+    refused(lambda: read_pictures(tmp_path, (1, 9, 9)), r"1 file \(.txt\); save them as .*; sub-folders are not read")
     refused(lambda: read_folder(tmp_path / "notes.txt"), "got a file")
     write(tmp_path / "0.png", noise(0, 3, 3))
     refused(lambda: read_folder(tmp_path), "got 0.png outside any; move or remove it")
-    refused(lambda: read_pictures(tmp_path / "empty", (1, 3, 3)), "pictures in .*empty, got none")
+    refused(lambda: read_pictures(tmp_path / "empty", (1, 3, 3)), "pictures in .*empty, got no picture but 1 file")
     refused(lambda: read_pictures(tmp_path, (2, 3, 3)), "1 channel, grey, or 3, colour, got 2")
     refused(lambda: read_pictures(tmp_path, (1, 0, 3)), "at least 1, got 0 x 3")
     refused(lambda: read_pictures(tmp_path, (1, 3, 3), "ignore"), "'refuse' or to 'skip', got 'ignore'")

@@ -99,8 +99,9 @@ def select(
         raise InputError(f"a target of two classes for {metric}", transfer.kind, "take another metric")
     pair = pair_of(transfer, names(between)) if metric in GAPS else (0, 1)
     measure = named(metric, pair, smallest, transfer.groups)
-    if metric in GROUPED and len(groups := transfer.validation.group.unique()) < 2:
-        got = f"'{transfer.groups[int(groups[0])]}' alone"
+    groups = sorted(set(transfer.validation.group.tolist()))
+    if metric in GROUPED and len(groups) < 2:
+        got = f"'{transfer.groups[groups[0]]}' alone"
         raise InputError(f"two groups or more among the rows of {target_task}", got, "name another column with --group")
     size, subsets, held_out = how_many(transfer.sources, size, subsets)
     cfg = task_model.Config(

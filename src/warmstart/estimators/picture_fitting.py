@@ -98,7 +98,9 @@ def fit_method(
     if hasattr(cfg, "outer_decay") and cfg.outer_decay == 0:
         cfg = dataclasses.replace(cfg, outer_decay=plan.steps)
     pictures = plan.tasks * way * (shot + plan.query)
-    stage = TRACED if name in ANY_CLASSES else fastest_stage(device, design.strided, plan.steps, pictures)
+    stage = fastest_stage(device, design.strided, plan.steps, pictures)
+    if name in ANY_CLASSES:  # whose update is one program, of the whole stack or, on a CPU, of one task
+        stage, plan = TRACED, dataclasses.replace(plan, chunk=1 if device.type == "cpu" else plan.chunk)
     learner, state = assemble(name, cfg, images.shape, design, way, stage, seed)
     judged = min(way, len(validation.names))
     asked = min(VALIDATION_QUERY, plan.query)

@@ -15,7 +15,9 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from warmstart.core import InputError
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm"})
+SUFFIXES = frozenset(
+    {".png", ".jpg", ".jpeg", ".jfif", ".gif", ".bmp", ".tif", ".tiff", ".webp", ".ppm", ".pgm", ".pbm"}
+)
 FORMATS = ("PNG", "JPEG", "GIF", "BMP", "TIFF", "WEBP", "PPM")
 GREY = frozenset({"1", "L", "LA", "La", "I", "F"})
 ORIENTATION = 0x0112

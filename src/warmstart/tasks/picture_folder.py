@@ -19,7 +19,7 @@ from torch import Tensor
 
 from warmstart.core import InputError
 from warmstart.tasks.images import Images, make_images
-from warmstart.tasks.picture_file import SUFFIXES
+from warmstart.tasks.picture_file import FORMATS, SUFFIXES
 from warmstart.tasks.picture_stack import Broken, count_of, some_names, stack_pictures
 
 PARTS = frozenset({"train", "training", "val", "valid", "validation", "dev", "test", "testing"})
@@ -41,7 +41,7 @@ def read_folder(
     root = _folder(path)
     found, others, bare = _walk(root)
     if not found:
-        raise InputError(f"a sub-folder with pictures for each class in {root}", "no picture", "check the path")
+        raise InputError(f"a sub-folder with pictures for each class in {root}", *_no_picture(others))
     if "." in found:
         got = f"{found['.'][0].name} outside any"
         raise InputError(f"every picture of {root} in a sub-folder, its class", got, "move or remove it")
@@ -72,7 +72,8 @@ def read_pictures(
     single = Path(path)
     found, others, below = ({".": [single]}, [], []) if single.is_file() else _walk(_folder(path), deep=False)
     if not found:
-        raise InputError(f"pictures in {path}", "none", "check the path; sub-folders are not read")
+        got, remedy = _no_picture(others)
+        raise InputError(f"pictures in {path}", got, f"{remedy}; sub-folders are not read")
     stack = stack_pictures(found["."], (height, width), channels == 3, broken)
     return stack.pixels, [file.name for file in stack.files], stack.notes + _left_out(others) + _not_read(below)
 
@@ -174,6 +175,14 @@ def _walk(root: Path, deep: bool = True) -> tuple[dict[str, list[Path]], list[Pa
             found[here.relative_to(root).as_posix()] = pictures
     full = {place for name in found for place in (root / name, *(root / name).parents)}
     return found, others, [place for place in visited if place not in full]
+
+
+def _no_picture(others: Sequence[Path]) -> tuple[str, str]:
+    """What came instead, and what to do."""
+    kinds = sorted({file.suffix.lower() or "no ending" for file in others})
+    if not kinds:
+        return "no picture", "check the path"
+    return f"no picture but {count_of(len(others), 'file')} ({some_names(kinds)})", f"save them as {', '.join(FORMATS)}"
 
 
 def _refuse_parts(root: Path, found: Mapping[str, list[Path]]) -> None:

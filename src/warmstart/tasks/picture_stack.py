@@ -16,6 +16,7 @@ from warmstart.tasks.picture_file import Header, read_header, read_picture, to_p
 
 Broken: TypeAlias = Literal["refuse", "skip"]
 NAMED = 3  # so many files are named in a note
+STRETCHED, MUCH = "stretched or squeezed by more than a quarter by that", 1.25
 
 
 class Stack(NamedTuple):
@@ -60,6 +61,7 @@ def stack_pictures(
         kept.append(file)
         done.update(picture.changes)
         done[f"resized to {height} x {width}"] += (header.height, header.width) != (height, width)
+        done[STRETCHED] += _stretch(header, height, width) > MUCH
         done[f"converted to {'colour' if colour else 'grey'}"] += header.colour != colour
     if not kept:
         raise InputError(f"readable pictures in {files[0].parent}", f"{len(files)} that are not", "replace them")
@@ -101,6 +103,12 @@ def _usual_size(headers: Sequence[Header]) -> tuple[int, int]:
     """The most frequent one, of equals the largest."""
     count = Counter((header.height, header.width) for header in headers)
     return max(count, key=lambda size: (count[size], size[0] * size[1], size))
+
+
+def _stretch(header: Header, height: int, width: int) -> float:
+    """By how much one side is lengthened more than the other."""
+    ratio = (header.height * width) / (header.width * height)
+    return max(ratio, 1 / ratio)
 
 
 def _skipped(files: Sequence[Path], kept: Sequence[Path]) -> list[str]:
