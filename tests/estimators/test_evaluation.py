@@ -1,15 +1,19 @@
 """The page of a model says what was shown, to which tasks, and what that changed."""
 
+import math
 import re
 from functools import partial
 
 import numpy as np
 import pandas as pd
 import pytest
+import torch
 
 from warmstart.estimators.evaluation import evaluate
-from warmstart.estimators.meta_learner import MetaLearner
+from warmstart.estimators.judging import held_out
+from warmstart.estimators.meta_learner import MetaLearner, split_pools
 from warmstart.estimators.rivals import fit_baselines
+from warmstart.tasks.pool import limit_support
 from warmstart.tasks.roles import Roles
 from warmstart.training.train import Plan
 
@@ -95,3 +99,32 @@ def test_adaptations_of_classes_are_drawn(classes):
     means = re.findall(r"mean ([\d.]+) → ([\d.]+)", drawn)
     assert len(means) == len(long[:4]) and any(before != after for before, after in means)
     assert all(f">{name}<" in drawn for name in classes) and "probability of the true class" in drawn
+
+
+@pytest.mark.parametrize("classes", [("no", "yes"), ("bad", "fair", "good")], ids=len)
+def test_probabilities_of_classes_are_held_against_how_often_they_come_true(classes):
+    """By hand, row by row, of the tasks that can show as many."""
+    rows = table(np.resize([2, 12, 12], 60))
+    rows["y"] = pd.qcut(rows["y"], len(classes), labels=classes).astype(str)
+    model, outcome, sections = report(rows)
+    assert "<svg" in sections["How sure it is"].svg
+    fitted = model.fitted
+    named = fitted.schema.transform(rows)
+    task = held_out(split_pools(fitted.schema, named)[2], PLAN.support, PLAN.query, model.seed)
+    for size in (0, 5):
+        bins = {}
+        said = fitted.predict(limit_support(task, size)).mean
+        for t, n in (task.query.mask * (task.support.mask.sum(-1) >= size)[:, None]).nonzero().tolist():
+            chances = said[t, n] if said.dim() > 2 else torch.stack([1 - said[t, n], said[t, n]])
+            sure, guess = chances.max(0)
+            bins.setdefault(math.ceil(10 * float(sure)), []).append(
+                (float(sure), int(guess) == int(task.query.y[t, n]))
+            )
+        gaps = [(len(one), abs(np.mean([sure - came for sure, came in one]))) for one in bins.values()]
+        at = {
+            row.metric: row.mean
+            for row in outcome.results.rows
+            if (row.method, row.setting["samples"]) == ("pretrain", size)
+        }
+        assert at["ECE"] == pytest.approx(sum(n * gap for n, gap in gaps) / sum(n for n, _ in gaps), abs=1e-5)
+        assert at["MCE"] == pytest.approx(max(gap for n, gap in gaps if n >= 10), abs=1e-5)

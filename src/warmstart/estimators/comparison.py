@@ -11,16 +11,25 @@ from torch import Tensor
 
 from warmstart.core import Likelihood, Task
 from warmstart.estimators.judging import Calibration, Predictor, error, interval, reached
+from warmstart.metrics.calibration import (
+    Reliability,
+    expected_calibration_error,
+    maximum_calibration_error,
+    reliability,
+)
 from warmstart.metrics.errors import probability_of_truth, target_variance
 from warmstart.metrics.intervals import coverage, width
 from warmstart.report import Column, Results, Row, make_row, table
 from warmstart.report.chances import chances
 from warmstart.report.figures import curves, error_curves, group_bars, scatters
+from warmstart.report.figures import reliability as reliability_figure
 from warmstart.report.page import Section
 from warmstart.report.svg import looks
 from warmstart.tasks.pool import limit_support
 
 LEVEL = 0.9  # of the intervals that reports judge
+ECE, MCE = "ECE", "MCE"
+BINS = 10
 
 
 class Judged(NamedTuple):
@@ -30,6 +39,7 @@ class Judged(NamedTuple):
     inside: dict[str, dict[int, Tensor]]  # share of rows inside the intervals
     width: dict[str, dict[int, Tensor]]
     group: Tensor  # [t]
+    bins: dict[str, dict[int, Reliability]]  # of a target of classes
 
 
 def judge(
@@ -40,18 +50,22 @@ def judge(
     likelihood: Likelihood,
     sizes: Sequence[int],
 ) -> Judged:
-    """Errors (relative to the variance of y when squared) at every support size, and intervals where calibrated.
+    """Errors (relative to the variance of y when squared) at every support size, and intervals where calibrated; of
+    classes, how well probabilities are calibrated.
 
     As in `judging.errors`, NaN for a task that has fewer rows to show, and no size that none reaches.
     """
     unit = target_variance(task.query) if likelihood.name == "squared" else torch.ones(())
-    found = Judged({}, {}, {}, group)
+    found = Judged({}, {}, {}, group, {})
     for name, predict in predictors.items():
         found.errors[name] = {}
         for size, there in reached(task, sizes).items():
             shown = limit_support(task, size)
             said = predict(shown)
             found.errors[name][size] = torch.where(there, error(likelihood, said, task.query) / unit, torch.nan)
+            if likelihood.name != "squared":
+                query = task.query._replace(mask=task.query.mask * there[:, None])
+                found.bins.setdefault(name, {})[size] = reliability(said.mean, query, BINS)
             if name in calibrations:
                 low, high = interval(calibrations[name], said, shown.support.mask.sum(-1), LEVEL)
                 found.inside.setdefault(name, {})[size] = torch.where(there, coverage(low, high, task.query), torch.nan)
@@ -85,6 +99,10 @@ def rows_of(
                         rows.append(
                             make_row(name, {"samples": size, "group": "all"}, metric_name, values, fresh_tasks=fresh)
                         )
+            if name in first.bins:
+                for metric_name, gap in ((ECE, expected_calibration_error), (MCE, maximum_calibration_error)):
+                    gaps = {seed: gap(found.bins[name][size]) for seed, found in judged.items()}
+                    rows.append(make_row(name, {"samples": size, "group": "all"}, metric_name, gaps))
     return rows
 
 
@@ -162,6 +180,27 @@ def figures(
         only = list(dict.fromkeys(row.method for row in held))
         shown.append(Section("How sure it is", table=table(results, only, columns, caption=caption)))
     return shown
+
+
+def honesty(
+    results: Results, bins: Mapping[str, dict[int, Reliability]], baselines: Collection[str], at: int
+) -> Section:
+    """Of a target of classes: calibration errors by samples, and the reliability after `at` of them."""
+    sizes = list(next(iter(bins.values())))
+    columns = [
+        Column(f"{metric}, {size}", metric, {"samples": size}, 3, "lower") for metric in (ECE, MCE) for size in sizes
+    ]
+    caption = (
+        "How far probabilities are from how often they come true, by samples shown: in the mean (ECE), and in the "
+    )
+    caption += "worst tenth of the scale that holds ten rows or more (MCE)"
+    return Section(
+        "How sure it is",
+        table=table(results, list(bins), columns, baselines, caption=caption),
+        svg=reliability_figure({name: found[at] for name, found in bins.items()}, looks(list(bins), baselines)),
+        caption="How often the likeliest class was right, against the probability it was given, after "
+        f"{at} samples: on the diagonal, probabilities mean what they say.",
+    )
 
 
 def pictures(name: str, predict: Predictor, task: Task, labels: Sequence[str], sizes: Sequence[int]) -> Section:

@@ -16,6 +16,7 @@ from warmstart.estimators.comparison import (
     class_pictures,
     error_table,
     figures,
+    honesty,
     judge,
     metric_of,
     pictures,
@@ -90,6 +91,7 @@ def evaluate(
         sections.append(pictures(trained.name, trained.predict, few, names, before_and_after))
     else:
         classes = schema.target.classes
+        sections.append(honesty(results, found.bins, set(BASELINES), at))
         sections.append(class_pictures(trained.name, trained.predict, few, names, before_and_after, classes))
     return Outcome(results, sections, verdict)
 

@@ -56,7 +56,7 @@ def evaluate(
     metric = METRIC[trained.kind]
     data = _data(model, ratings, task_table, item_table)
     predictors = {trained.name: _as_told(trained), **fit_baselines(data, trials, model.seed, progress)}
-    found = Judged({}, {}, {}, torch.zeros(len(data.test.shown.users), dtype=torch.long))
+    found = Judged({}, {}, {}, torch.zeros(len(data.test.shown.users), dtype=torch.long), {})
     for name, predict in predictors.items():
         found.errors[name] = {size: errors_of(predict, first(data.test, size)) for size in SIZES}
     if isinstance(trained.calibration, Calibration):
