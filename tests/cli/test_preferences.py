@@ -160,6 +160,10 @@ def test_adapt_predicts_rows_of_users_and_items(cli, shop, tmp_path):
     found = pd.DataFrame(told["predictions"])
     pd.testing.assert_frame_equal(found, wanted)
     assert told["support"] == {NEW: 4} and "notes" not in told
+    pd.read_csv(shop / "new.csv").head(0).to_csv(tmp_path / "none.csv", index=False)
+    nothing, profiles = ("--support", tmp_path / "none.csv"), ("--descriptor-table", shop / "users.csv")
+    ask = ("adapt", shop / "model", "--query", shop / "query.csv", *profiles, "--json")
+    assert document(cli(*ask, *nothing)) == document(cli(*ask))
     (tmp_path / "query.csv").write_text("user,film\nbob,f00001\nu00119,f99999\n")
     done = cli("adapt", shop / "model", "--support", shop / "new.csv", "--query", tmp_path / "query.csv")
     assert "'bob': neither events nor" in done.out and "'f99999' first: answered as for an item taken at" in done.out

@@ -175,6 +175,9 @@ def test_adapt_to_the_first_rows_only(cli, home, tmp_path):
     none = said(cli("adapt", home / "model", "--support", home / "support.csv", "--query", query, "-k", 0, "--json"))
     zero = said(cli("adapt", home / "model", "--query", query, "--json"))
     pd.testing.assert_frame_equal(none, zero)
+    support.head(0).to_csv(tmp_path / "header.csv", index=False)
+    nothing = cli("adapt", home / "model", "--support", tmp_path / "header.csv", "--query", query, "--json")
+    pd.testing.assert_frame_equal(said(nothing), zero)
     assert not np.allclose(zero["prediction"], two["prediction"])
 
 

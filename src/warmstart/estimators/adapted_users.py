@@ -27,7 +27,7 @@ from warmstart.tasks.ratings import (
 )
 from warmstart.tasks.roles import require
 from warmstart.tasks.side_tables import keys
-from warmstart.tasks.table import Source, read_table
+from warmstart.tasks.table import Source, read_support, read_table
 
 PROFILE, BIAS, ADAPTED = "profile", "bias", "adapted"
 NEAREST = 3  # known users that a recommendation names
@@ -229,7 +229,7 @@ def adapt_users(
     one user; a mapping is the profile of one user.
     """
     task = trained.roles.task
-    frame = None if events is None else read_table(events, "support")
+    frame = read_support(events)
     if frame is not None:
         require([trained.roles.item, trained.roles.target], frame.columns, "support")
     told = [] if frame is None or task not in frame else keys(frame[task], "support")[1]

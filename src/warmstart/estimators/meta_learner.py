@@ -30,7 +30,7 @@ from warmstart.tasks.roles import Roles, require
 from warmstart.tasks.schema import NamedPool, Schema
 from warmstart.tasks.side_tables import keys
 from warmstart.tasks.split import Split, split_tasks
-from warmstart.tasks.table import Source, read_table
+from warmstart.tasks.table import Source, read_support, read_table
 from warmstart.training.search import Trial
 from warmstart.training.train import Plan
 
@@ -152,11 +152,9 @@ class MetaLearner:
                 raise InputError("finite numbers in x and y of the support", "others", "leave those rows out")
             return AdaptedModel(trained, trained.adapt(make_batch(support, y), about), about, len(y))
         known = schema.transform_descriptor({} if descriptor is None else descriptor)
-        if support is None:
+        frame = read_support(support)
+        if frame is None:
             return AdaptedModel(trained, trained.before(known), known, 0)
-        frame = read_table(support, "support")
-        if len(frame) == 0:
-            raise InputError("at least one support row", "none", "leave the support out for a zero-shot model")
         if schema.roles.target not in frame:
             raise InputError(
                 f"a target column '{schema.roles.target}' in the support", ", ".join(frame.columns), "add it"

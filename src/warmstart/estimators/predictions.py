@@ -18,7 +18,7 @@ from warmstart.tasks.cells import ranks
 from warmstart.tasks.roles import Roles, require
 from warmstart.tasks.schema import Schema
 from warmstart.tasks.side_tables import describe, keys
-from warmstart.tasks.table import Source, read_table
+from warmstart.tasks.table import Source, read_support, read_table
 
 NAMELESS = ""  # the one task of a table without a task column
 
@@ -39,7 +39,7 @@ def adapt_tasks(
     `first` limits each task's support, in order of the time column where there is one.
     """
     schema = _schema(model)
-    shown = _by_task(None if support is None else read_table(support, "support"), schema, "support")
+    shown = _by_task(read_support(support), schema, "support")
     asked = _by_task(None if query is None else read_table(query, "query"), schema, "query")
     names = _match(list(shown), list(asked), schema.roles.task)
     if descriptor and len(names) > 1:
@@ -99,7 +99,7 @@ def strange_values(
     """Notes on what training did not have, of the tables that `adapt_tasks` and `predict_tasks` took."""
     schema = next(iter(models.values())).trained.schema
     assert schema is not None
-    told = {"support": support, "query": query}
+    told = {"support": read_support(support), "query": query}
     notes = [note for name, rows in told.items() if rows is not None for note in schema.strange(rows, name, item_table)]
     about = pd.DataFrame([dict(descriptor or {})])
     if descriptor_table is not None:

@@ -25,6 +25,20 @@ def read_table(source: Source, name: str = "table", encoding: str = "utf-8") -> 
 
     Columns of a text file are numbers when every cell is one and none looks like an identifier ("007").
     """
+    frame, place = _read(source, name, encoding)
+    if not len(frame):
+        raise InputError(f"rows in {place}", "none", "pass a table with at least one row")
+    return frame
+
+
+def read_support(source: Source | None) -> pd.DataFrame | None:
+    """What a task has shown, which may be nothing: no table, or a header alone."""
+    frame = None if source is None else _read(source, "support")[0]
+    return frame if frame is not None and len(frame) else None
+
+
+def _read(source: Source, name: str, encoding: str = "utf-8") -> tuple[pd.DataFrame, str]:
+    """With what to call it in an error."""
     if isinstance(source, pd.DataFrame):
         place = f"the {name}"
         frame = source.set_axis([str(column) for column in source.columns], axis=1)
@@ -37,9 +51,7 @@ def read_table(source: Source, name: str = "table", encoding: str = "utf-8") -> 
         frame = _to_frame(
             _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_text(path, encoding), place
         )
-    if not len(frame):
-        raise InputError(f"rows in {place}", "none", "pass a table with at least one row")
-    return frame.reset_index(drop=True)
+    return frame.reset_index(drop=True), place
 
 
 def _check_header(names: Sequence[str], place: str) -> None:
