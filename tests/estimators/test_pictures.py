@@ -325,6 +325,8 @@ def spoil(folder, name, change):
         ("config.json", lambda c: c.update(format=99), "update warmstart"),
         ("config.json", lambda c: c.update(kind="meta"), "kind pictures"),
         ("config.json", lambda c: c.update(way="many"), "damaged"),
+        ("config.json", lambda c: c.update(way=0), "damaged"),
+        ("config.json", lambda c: c.update(shot=0), "damaged"),
         ("config.json", lambda c: c.update(way=4), "shape"),
         ("config.json", lambda c: c.update(sharpness=-1), "damaged"),
         ("config.json", lambda c: c.pop("plan"), "damaged"),

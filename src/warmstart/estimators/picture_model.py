@@ -79,6 +79,8 @@ def restore(path: Path, config: dict[str, Any]) -> TrainedPictures:
     try:
         design = Design(int(config["network"]["filters"]), bool(config["network"]["strided"]))
         name, way, shot, value = config["method"], int(config["way"]), int(config["shot"]), config["validation"]
+        if way < 2 or shot < 1 or design.filters < 1:
+            raise damaged(path)
         cfg = configure(find(name, design).config, config["config"])
         _, state = assemble(name, cfg, shape, design, way, PLAIN, 0)
         sharp = float(config["sharpness"])
