@@ -186,14 +186,12 @@ def honesty(
     results: Results, bins: Mapping[str, dict[int, Reliability]], baselines: Collection[str], at: int
 ) -> Section:
     """Of a target of classes: calibration errors by samples, and the reliability after `at` of them."""
-    sizes = list(next(iter(bins.values())))
-    columns = [
-        Column(f"{metric}, {size}", metric, {"samples": size}, 3, "lower") for metric in (ECE, MCE) for size in sizes
-    ]
+    columns = [Column(f"{size}", ECE, {"samples": size}, 3, "lower") for size in next(iter(bins.values()))]
+    columns.append(Column(f"{MCE}, {at}", MCE, {"samples": at}, 3, "lower"))
     caption = (
-        "How far probabilities are from how often they come true, by samples shown: in the mean (ECE), and in the "
+        "How far probabilities are from how often they come true, by samples shown: in the mean (ECE), and last in "
     )
-    caption += "worst tenth of the scale that holds ten rows or more (MCE)"
+    caption += "the worst tenth of the scale that holds ten rows or more (MCE)"
     return Section(
         "How sure it is",
         table=table(results, list(bins), columns, baselines, caption=caption),
