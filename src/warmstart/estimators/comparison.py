@@ -188,9 +188,7 @@ def honesty(
     """Of a target of classes: calibration errors by samples, and the reliability after `at` of them."""
     columns = [Column(f"{size}", ECE, {"samples": size}, 3, "lower") for size in next(iter(bins.values()))]
     columns.append(Column(f"{MCE}, {at}", MCE, {"samples": at}, 3, "lower"))
-    caption = (
-        "How far probabilities are from how often they come true, by samples shown: in the mean (ECE), and last in "
-    )
+    caption = "How far probabilities are from how often they come true, in the mean (ECE) by samples shown; last, in "
     caption += "the worst tenth of the scale that holds ten rows or more (MCE)"
     return Section(
         "How sure it is",
