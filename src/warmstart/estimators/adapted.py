@@ -16,7 +16,7 @@ from warmstart.core import InputError, Prediction, Tree
 from warmstart.core.trees import fill, named_leaves, to_device, tree_map
 from warmstart.engine.files import same_tensors
 from warmstart.estimators.folder import WEIGHTS, pack, read_config, write_folder
-from warmstart.estimators.judging import interval
+from warmstart.estimators.judging import Calibration, interval
 from warmstart.estimators.onnx import export
 from warmstart.estimators.trained import Trained, damaged, restore, unreplaced
 from warmstart.tasks.table import Source
@@ -41,7 +41,7 @@ class AdaptedModel:
         """low and high, which hold a new value with probability `level` over tasks like the validation tasks."""
         low, high = self._interval(self._predict(self._rows(rows, item_table)), level)
         if not bool(torch.isfinite(low).all()):
-            assert self.trained.calibration is not None
+            assert isinstance(self.trained.calibration, Calibration)
             few = len(self.trained.calibration.mask)
             need = int(np.ceil(level / (1 - level) - 1e-9))
             raise InputError(f"at least {need} validation tasks for level {level}", f"{few}", "lower the level")
@@ -105,10 +105,10 @@ class AdaptedModel:
         return self.trained.schema.transform_rows(rows, item_table)
 
     def _predict(self, x: Tree) -> Prediction:
-        return self.trained.predict_rows(self.adapted, self.descriptor, x)
+        return self.trained.predict_rows(self.adapted, self.descriptor, x, self.shown)
 
     def _interval(self, raw: Prediction, level: float) -> tuple[Tensor, Tensor]:
-        if self.trained.calibration is None:
+        if not isinstance(self.trained.calibration, Calibration):
             raise InputError("a squared target for intervals", self.trained.likelihood.name, "use the probabilities")
         if not 0 < level < 1:
             raise InputError("a level between 0 and 1", f"{level}", "pass for instance 0.9")

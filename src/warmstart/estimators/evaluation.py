@@ -24,7 +24,7 @@ from warmstart.estimators.comparison import (
     rows_of,
 )
 from warmstart.estimators.fitting import Problem
-from warmstart.estimators.judging import held_out, reached, sizes_up_to
+from warmstart.estimators.judging import Calibration, held_out, reached, sizes_up_to
 from warmstart.estimators.meta_learner import MetaLearner, split_pools
 from warmstart.estimators.rivals import BASELINES, fit_baselines
 from warmstart.metrics.intervals import paired
@@ -63,7 +63,7 @@ def evaluate(
         trained.name: trained.predict,
         **fit_baselines(problem, plan, trials, model.seed, folder=folder, progress=progress),
     }
-    calibrations = {} if trained.calibration is None else {trained.name: trained.calibration}
+    calibrations = {trained.name: trained.calibration} if isinstance(trained.calibration, Calibration) else {}
     there = reached(task, sizes)
     at = _typical(there)
     grouping = _grouping(test, there[at], None if schema.roles.group is None else named.groups)

@@ -22,8 +22,9 @@ from warmstart.estimators.adapted import AdaptedModel
 from warmstart.estimators.choosing import Chosen, Record, choose, run_id
 from warmstart.estimators.fitting import Problem, fingerprint, possible, predictor, runner, sees_descriptor_in_rows
 from warmstart.estimators.folder import pack, read_config, read_text, write_folder
-from warmstart.estimators.judging import calibrate, held_out, sizes_up_to
+from warmstart.estimators.judging import Calibration, calibrate, held_out, sizes_up_to
 from warmstart.estimators.methods import AUTO, LIKELIHOODS, Network, assemble
+from warmstart.estimators.powers import Powers, fit_powers
 from warmstart.estimators.trained import Trained, damaged, restore
 from warmstart.tasks.pool import Pool
 from warmstart.tasks.roles import Roles, require
@@ -250,7 +251,7 @@ class MetaLearner:
         self.trained_ = self._trained(found, problem, schema, network)
 
     def _trained(self, found: Chosen, problem: Problem, schema: Schema | None, network: Network) -> Trained:
-        """The fitted method on the CPU, with intervals calibrated on the validation tasks."""
+        """The fitted method on the CPU, with intervals or probabilities calibrated on the validation tasks."""
         if math.isinf(found.found.value):
             remedy = "lower the learning rates, or take another method"
             raise InputError(f"a finite error of {found.name} on the validation tasks", "an infinite one", remedy)
@@ -267,11 +268,10 @@ class MetaLearner:
             problem.module,
         )
         state = to_device(found.found.state, "cpu")
-        calibration = None
-        if problem.likelihood.name == "squared":
-            task = held_out(problem.validation.to("cpu"), self.plan.support, self.plan.query, self.seed)
-            predict = predictor(found.name, learner, state, sees_descriptor_in_rows(found.name, problem))
-            calibration = calibrate(predict, task, sizes_up_to(self.plan.support))
+        task = held_out(problem.validation.to("cpu"), self.plan.support, self.plan.query, self.seed)
+        predict = predictor(found.name, learner, state, sees_descriptor_in_rows(found.name, problem))
+        settle: Callable[..., Calibration | Powers] = calibrate if problem.likelihood.name == "squared" else fit_powers
+        calibration = settle(predict, task, sizes_up_to(self.plan.support))
         return Trained(
             found.name,
             found.config,

@@ -33,7 +33,7 @@ class Choice(NamedTuple):
     sharpness: float
 
 
-def sharpen(chances: Tensor, factor: float) -> Tensor:
+def sharpen(chances: Tensor, factor: float | Tensor) -> Tensor:
     """p^factor, normalised: below 1 less sure, above 1 surer; the order of the classes stays."""
     return (factor * log_of(chances)).softmax(-1)
 

@@ -20,6 +20,7 @@ from warmstart.engine.stage import PLAIN
 from warmstart.estimators.folder import CONFIG, SCHEMA, WEIGHTS, read_text
 from warmstart.estimators.judging import Calibration, join_task
 from warmstart.estimators.methods import LIKELIHOODS, Network, assemble, configure, find
+from warmstart.estimators.powers import Powers, raised
 from warmstart.models.tabular import join
 from warmstart.tasks.schema import Schema
 
@@ -37,7 +38,7 @@ class Trained:
     schema: Schema | None
     network: Network
     module: nn.Module | None
-    calibration: Calibration | None  # None for class targets
+    calibration: Calibration | Powers | None  # of a target of numbers, and of classes; older models of these have none
     value: float  # validation error
 
     @property
@@ -60,7 +61,11 @@ class Trained:
         noise = adapt_noise(self.learner.noise, len(task.key), count, generator(0))
         there, noise = to_device((self.view(task), noise), self.device)
         said: Prediction = to_device(predict_stack(self.learner, self.state, there, noise, steps, chunk=256), "cpu")
-        return said
+        return self.put_right(said, task.support.mask.sum(-1))
+
+    def put_right(self, said: Prediction, shown: Tensor) -> Prediction:
+        """Probabilities of classes to the power that validation tasks settled for tasks of so many rows [*t]."""
+        return raised(said, self.calibration, shown.cpu()) if isinstance(self.calibration, Powers) else said
 
     def view(self, task: Task) -> Task:
         return join_task(task) if self.joined else task
@@ -98,8 +103,8 @@ class Trained:
             "bag": torch.zeros(rows, len(columns.bag), self.schema.rows.bag_length, dtype=torch.long),
         }
 
-    def predict_rows(self, adapted: Tree, descriptor: Tree, x: Tree) -> Prediction:
-        """Rows of the adapted task."""
+    def predict_rows(self, adapted: Tree, descriptor: Tree, x: Tree, shown: int) -> Prediction:
+        """Rows of the adapted task, which has shown so many."""
         if self.joined:
             rows = x["numeric"].shape[0]
             x = join(x, {name: leaf.expand(rows, *leaf.shape[1:]) for name, leaf in descriptor.items()})
@@ -107,7 +112,7 @@ class Trained:
         with torch.no_grad():
             said = self.learner.predict(self.state, adapted, *to_device((x, noise), self.device))
         here: Prediction = to_device(said, "cpu")
-        return here
+        return self.put_right(here, torch.tensor(shown))
 
     def decode(self, said: Prediction) -> Prediction:
         """From the units the network sees to those of the target."""
@@ -193,10 +198,14 @@ def restore(path: Path, config: dict[str, Any], module: nn.Module | None) -> tup
     return dataclasses.replace(trained, state=filled, calibration=_calibration(path, found, likelihood)), found
 
 
-def _calibration(path: Path, found: dict[str, Tensor], likelihood: Likelihood) -> Calibration | None:
-    if likelihood.name != "squared":
-        return None
+def _calibration(path: Path, found: dict[str, Tensor], likelihood: Likelihood) -> Calibration | Powers | None:
     scores = under(found, "calibration")
+    if likelihood.name != "squared":
+        if not scores:
+            return None
+        if set(scores) != set(Powers._fields) or len({part.shape for part in scores.values()}) > 1:
+            raise damaged(path, WEIGHTS)
+        return Powers(**scores)
     if set(scores) != set(Calibration._fields):
         raise damaged(path, WEIGHTS)
     kept = Calibration(**scores)
