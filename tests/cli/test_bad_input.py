@@ -169,7 +169,7 @@ ADAPT = [
     ("text for a number", {"--query": "user,x,colour\nu28,1,red\nu28,many,red\n"}, [], ["'many'", "row 2"]),
     ("row of a later task", {"--support": "user,x,colour,y\nu28,1,red,1\nu29,1,red,bad\n"}, [], ["'bad'", "row 2"]),
     ("target beyond all", {"--support": "user,x,colour,y\nu28,1,red,1e30\n"}, [], ["finite predictions", "row 1"]),
-    ("empty support", {"--support": "user,x,colour,y\n"}, [], ["rows", "none"]),
+    ("empty query", {"--query": "user,x,colour\n"}, [], ["rows", "none"]),
     ("support without target", {"--support": "user,x,colour\nu28,1,red\n"}, [], ["'y'"]),
     ("support with a missing target", {"--support": "user,x,colour,y\nu28,1,red,\n"}, [], ["target", "row 1"]),
     ("more than there are", {}, ["-k", "6"], ["6 support rows of task 'u28'", "5", "at most 5"]),

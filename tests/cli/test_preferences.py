@@ -164,6 +164,8 @@ def test_adapt_predicts_rows_of_users_and_items(cli, shop, tmp_path):
     nothing, profiles = ("--support", tmp_path / "none.csv"), ("--descriptor-table", shop / "users.csv")
     ask = ("adapt", shop / "model", "--query", shop / "query.csv", *profiles, "--json")
     assert document(cli(*ask, *nothing)) == document(cli(*ask))
+    someone = cli("recommend", shop / "model", *nothing, "--descriptor", "age=30", "-k", "3")
+    assert someone.code == 0 and "no events: answered from the profile alone" in someone.out
     (tmp_path / "query.csv").write_text("user,film\nbob,f00001\nu00119,f99999\n")
     done = cli("adapt", shop / "model", "--support", shop / "new.csv", "--query", tmp_path / "query.csv")
     assert "'bob': neither events nor" in done.out and "'f99999' first: answered as for an item taken at" in done.out
@@ -267,7 +269,7 @@ NEW_RATINGS = [
     ("outside the scale", "film,rating\nf00001,7\n", [], ["scale 1 to 5", "'rating' of the support", "7 in row 1"]),
     ("all items seen", "film,rating\n" + "".join(f"f{i:05d},3\n" for i in range(30)), [], ["has not rated", "all 30"]),
     ("no item column", "movie,rating\nf00001,3\n", [], ["'film'", "support"]),
-    ("no ratings", "film,rating\n", [], ["rows", "none"]),
+    ("nothing", "", [], ["a table", "an empty file"]),
     ("a profile that is none", "film,rating\nf00001,3\n", ["--descriptor", "age"], ["key=value"]),
     (
         "an unknown column of the profile",
