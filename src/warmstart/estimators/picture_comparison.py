@@ -19,9 +19,10 @@ from warmstart.engine.noise import generator
 from warmstart.engine.stage import PLAIN
 from warmstart.estimators.choosing import choose
 from warmstart.estimators.picture_fitting import PictureProblem, fingerprint, problem_for, runner
-from warmstart.estimators.picture_judging import predict_alone, sharpen
+from warmstart.estimators.picture_judging import predict_alone
 from warmstart.estimators.picture_learner import PictureLearner
 from warmstart.estimators.picture_methods import assemble, find
+from warmstart.estimators.powers import sharpen
 from warmstart.metrics.calibration import expected_calibration_error, reliability
 from warmstart.metrics.errors import accuracy, log_loss
 from warmstart.models.conv4 import fastest_stage

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from warmstart.baselines.centroids import sharpness
 from warmstart.core import Learner, Prediction, Task
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
+from warmstart.estimators.powers import log_of, sharpen
 from warmstart.metrics.errors import log_loss
 from warmstart.tasks.images import Images, sampler
 
@@ -31,16 +31,6 @@ class Choice(NamedTuple):
 
     value: float  # log loss at the best sharpness
     sharpness: float
-
-
-def sharpen(chances: Tensor, factor: float | Tensor) -> Tensor:
-    """p^factor, normalised: below 1 less sure, above 1 surer; the order of the classes stays."""
-    return (factor * log_of(chances)).softmax(-1)
-
-
-def log_of(chances: Tensor) -> Tensor:
-    """Finite where a probability was rounded to zero."""
-    return chances.clamp(min=torch.finfo(chances.dtype).tiny).log()
 
 
 def validator(

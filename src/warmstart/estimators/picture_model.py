@@ -21,8 +21,8 @@ from warmstart.engine.stage import PLAIN
 from warmstart.estimators.folder import SCHEMA, WEIGHTS, read_text
 from warmstart.estimators.methods import configure
 from warmstart.estimators.onnx import export
-from warmstart.estimators.picture_judging import sharpen
 from warmstart.estimators.picture_methods import Design, assemble, find, most_classes
+from warmstart.estimators.powers import sharpen
 from warmstart.estimators.trained import damaged, under
 from warmstart.tasks.images import Images, as_batch
 from warmstart.tasks.picture_folder import find_repeats, without_repeats

@@ -18,7 +18,6 @@ from warmstart.baselines.centroids import sharpness
 from warmstart.core import Batch, Prediction, Task
 from warmstart.core.trees import take
 from warmstart.estimators.judging import Predictor, reached
-from warmstart.estimators.picture_judging import log_of, sharpen
 from warmstart.metrics.errors import log_loss
 from warmstart.tasks.pool import limit_support
 
@@ -30,6 +29,16 @@ class Powers(NamedTuple):
 
     sizes: Tensor  # [s] rising
     powers: Tensor  # [s]
+
+
+def sharpen(chances: Tensor, factor: float | Tensor) -> Tensor:
+    """p^factor, normalised: below 1 less sure, above 1 surer; the order of the classes stays."""
+    return (factor * log_of(chances)).softmax(-1)
+
+
+def log_of(chances: Tensor) -> Tensor:
+    """Finite where a probability was rounded to zero."""
+    return chances.clamp(min=torch.finfo(chances.dtype).tiny).log()
 
 
 def fit_powers(predict: Predictor, task: Task, sizes: Sequence[int]) -> Powers:

@@ -22,7 +22,7 @@ from warmstart.engine.loop import Diverged, Report, silent
 from warmstart.engine.meta import predict_stack
 from warmstart.engine.noise import generator
 from warmstart.engine.stage import Stage
-from warmstart.estimators.picture_judging import log_of, sharpen
+from warmstart.estimators.powers import log_of, sharpen
 from warmstart.learners import scratch
 from warmstart.metrics.errors import accuracy, log_loss
 from warmstart.models.conv4 import Conv4, fastest_stage
