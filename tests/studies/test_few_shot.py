@@ -259,9 +259,11 @@ def test_a_boastful_method_is_calibrated_on_validation_classes(parts):
 
 
 def test_calibration_is_judged_on_many_more_tasks_where_a_study_asks_for_them(parts):
-    size = TINY._replace(methods=("nearest_centroid",), settings=(Setting(3, 1),), many=3)
+    methods = ("nearest_centroid", "scratch")
+    size = TINY._replace(methods=methods, settings=(Setting(3, 1),), many=3, calibrated=methods[:1])
     outcome = run_study("tiny", "quick", size, parts, Network(4, True), LEARNERS, {}, [0], [], "cpu", None, None)
-    found = {row.metric: row.mean for row in outcome.results.rows}
+    assert {row.method for row in outcome.results.rows if row.metric.endswith(MANY)} == {"nearest_centroid"}
+    found = {row.metric: row.mean for row in outcome.results.rows if row.method == "nearest_centroid"}
     predict, _ = few_shot.fit("nearest_centroid", cell(LEARNERS, parts, size), silent, None)
     drawn = [draw_episodes(parts.test, 100, 3, 1, 3, generator(few_shot.TEST, 3, place)) for place in range(size.many)]
     tasks = concat(drawn)

@@ -30,7 +30,7 @@ from warmstart.models.likelihoods import multiclass
 from warmstart.models.mlp import seeded
 from warmstart.report import called, make_results
 from warmstart.report.page import Outcome
-from warmstart.studies.few_shot_rows import BASELINES, Entry, Setting
+from warmstart.studies.few_shot_rows import BASELINES, Entry, Setting, plain_name
 from warmstart.studies.few_shot_tables import Judged, Said, rows_of, sections, verdict
 from warmstart.tasks.images import Images, sampler
 from warmstart.training.sources import from_family
@@ -67,6 +67,7 @@ class Size(NamedTuple):
     asked: Mapping[int, int]  # pictures of a class that a training task is judged by, by way
     classifier: int  # steps that train the network of the linear head
     many: int = 0  # hundreds of test tasks drawn for calibration alone
+    calibrated: tuple[str, ...] = ()  # methods that are judged on these too; warped ones by their plain name
 
 
 class Network(NamedTuple):
@@ -124,7 +125,7 @@ def run_study(
                 if parts.test.turns > 1:
                     apart = draw_apart(size.tests, generator(TEST, setting.way))
                     judged = judged._replace(apart=right(predict, apart))
-                if size.many:
+                if plain_name(name) in size.calibrated:
                     each = (draw(100, generator(TEST, setting.way, place)) for place in range(size.many))
                     judged = judged._replace(many=concat([say(predict, tasks, factor) for tasks in each]))
         except Diverged:

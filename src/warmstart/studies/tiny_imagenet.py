@@ -84,6 +84,7 @@ SIZES = {
         asked={5: 15},
         classifier=20_000,
         many=100,
+        calibrated=("maml", "abml", "gem_bml_plus", "gem_head"),
     ),
 }
 
