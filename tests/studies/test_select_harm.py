@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from warmstart.core import InputError
-from warmstart.estimators.source_methods import ALL, OURS, RANDOM, Plan
+from warmstart.estimators.source_methods import ALL, OURS, RANDOM, TREES, Plan
 from warmstart.selection import final, task_model, training
 from warmstart.studies import select_harm
 from warmstart.studies.select_rows import ACCURACY, EXCLUDED, KEPT, VALIDATION, preferred, rows_of
@@ -73,12 +73,13 @@ def test_the_study_finds_planted_corruption(tmp_path, monkeypatch):
         task_model.Config(size=2, subsets=25, held_out=5, starts=1, training=small),
         trials=2,
     )
-    monkeypatch.setitem(select_harm.PRESETS, "quick", select_harm.Preset(("HI",), (ALL, RANDOM, OURS), plan))
+    monkeypatch.setitem(select_harm.PRESETS, "quick", select_harm.Preset(("HI",), (ALL, RANDOM, TREES, OURS), plan))
     people().to_parquet(tmp_path / "acs_income_2018.parquet")
     outcome = select_harm.run(data=tmp_path, device="cpu", folder=tmp_path / "kept")
     at = {(row.method, row.metric): row.mean for row in outcome.results.rows if row.setting["target"] == "mean"}
     assert at[OURS, EXCLUDED] == 100 and at[OURS, KEPT] > 80
     assert at[OURS, f"{ACCURACY} minus {ALL}"] == pytest.approx(at[OURS, ACCURACY] - at[ALL, ACCURACY])
+    assert at[OURS, f"{ACCURACY} minus {TREES}"] == pytest.approx(at[OURS, ACCURACY] - at[TREES, ACCURACY])
     assert "excludes 100 % of the corrupted sources" in outcome.verdict
     again = select_harm.run(data=tmp_path, device="cpu", folder=tmp_path / "kept")
     assert again.results.rows == outcome.results.rows

@@ -215,7 +215,7 @@ def _merged(transfer: Transfer, rows: Rows) -> Any:
 def sections(results: Results, names: Sequence[str]) -> list[Section]:
     baselines = [name for name in names if name in (*BASELINES, THRESHOLDS)]
     found = []
-    pairs = [f"{ACCURACY} minus {ALL}", f"{ACCURACY} minus {RANDOM}"]
+    pairs = [f"{ACCURACY} minus {other}" for other in (ALL, RANDOM, TREES)]
     columns = [Column(metric, metric, {"target": MEAN}, 2, "higher") for metric in (ACCURACY, WORST)]
     columns += [Column(metric, metric, {"target": MEAN}, 2) for metric in pairs]
     caption = "Percent of the target's test rows, mean over targets; differences are paired by seed and target"

@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from warmstart.engine.files import read_json, write_json
-from warmstart.estimators.source_methods import ALL, RANDOM, RANKED, TUNED, Session, fit_method
+from warmstart.estimators.source_methods import ALL, RANDOM, RANKED, TREES, TUNED, Session, fit_method
 from warmstart.metrics.groups import worst_group
 from warmstart.report import Row, differences, make_row
 from warmstart.selection.final import Fitted
@@ -73,7 +73,7 @@ def rows_of(
                 continue
             own = by_seed(scores, metric)
             rows.append(make_row(name, {"target": MEAN}, metric, own, unit, peer, fresh_tasks=True))
-            for other in (ALL, TUNED, RANDOM):
+            for other in (ALL, TUNED, RANDOM, TREES):
                 if metric in (ACCURACY, WORST) and other in judged and other != name:
                     apart = differences(own, by_seed(judged[other], metric))
                     words = f"{metric} minus {other}"
