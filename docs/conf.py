@@ -10,11 +10,13 @@ from pathlib import Path
 DOCS = Path(__file__).parent
 sys.path[:0] = [str(DOCS), str(DOCS.parent / "src")]
 
+import figures  # noqa: E402
 import tables  # noqa: E402
 
 import warmstart  # noqa: E402
 
 tables.write(DOCS.parent / "results", DOCS / "_generated")
+figures.write(DOCS.parent / "results", DOCS / "_generated")
 
 project = "warmstart"
 author = "The warmstart authors"
