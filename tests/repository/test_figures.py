@@ -1,6 +1,5 @@
 """The documentation's figures are drawn from the result files."""
 
-import importlib.util
 from pathlib import Path
 
 import pytest
@@ -8,14 +7,6 @@ import pytest
 from warmstart.report import make_row
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def figures():
-    spec = importlib.util.spec_from_file_location("docs_figures", ROOT / "docs/figures.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def test_every_figure_is_drawn_and_shown(figures, tmp_path):

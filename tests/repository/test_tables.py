@@ -1,9 +1,6 @@
 """The documentation's tables say what the result files say, and nothing else."""
 
-import importlib.util
 from pathlib import Path
-
-import pytest
 
 import warmstart.benches
 import warmstart.studies
@@ -11,14 +8,6 @@ from warmstart.cli.modules import runnable
 from warmstart.report import load, make_results, make_row, save
 
 ROOT = Path(__file__).parents[2]
-
-
-@pytest.fixture(scope="module")
-def tables():
-    spec = importlib.util.spec_from_file_location("docs_tables", ROOT / "docs/tables.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 def mse(method, steps, value):
